@@ -1,0 +1,85 @@
+"""Every error the package raises on purpose.
+
+    MInTRLError
+    ├── ConfigError        (ValueError)    a setting that cannot work: names field, value, allowed values, fix
+    ├── DataError          (ValueError)    a data row that cannot be used: names file or row, field, fix
+    ├── VersionError       (ImportError)   an installed package outside the supported range
+    ├── GenerationError    (RuntimeError)  the policy could not continue a prefix
+    ├── JudgeError         (RuntimeError)  the judge is set up wrongly; retrying cannot help, so the run stops
+    ├── NoVerdict          (RuntimeError)  one review or correction gave nothing usable; tolerated and counted
+    ├── FailureLimitError  (RuntimeError)  tolerated failures passed the limit that the config sets
+    └── RewardError        (RuntimeError)  the reward function broke its contract
+
+A second base class lets callers catch the builtin they would expect.
+"""
+
+
+class MInTRLError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class ConfigError(MInTRLError, ValueError):
+    """A setting that cannot work.
+
+    Args:
+        field (`str`): Name of the setting as the user writes it.
+        value (`object`): The value that was given.
+        allowed (`str`): The values that are allowed, in words.
+        fix (`str`): What to write instead.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str, fix: str):
+        self.field, self.value, self.allowed, self.fix = field, value, allowed, fix
+        super().__init__(f"`{field}` is {value!r}. Allowed: {allowed}. Fix: {fix}.")
+
+
+class DataError(MInTRLError, ValueError):
+    """A data row that cannot be used.
+
+    Args:
+        where (`str`): File and line, or row number.
+        field (`str`): Column of the row.
+        value (`object`): The value that was found (shortened in the message).
+        allowed (`str`): What the column must hold.
+        fix (`str`): What to do about it.
+    """
+
+    def __init__(self, where: str, field: str, value: object, allowed: str, fix: str):
+        self.where, self.field, self.value, self.allowed, self.fix = where, field, value, allowed, fix
+        shown = repr(value)
+        shown = shown if len(shown) <= 120 else shown[:117] + "..."
+        super().__init__(f"{where}: `{field}` is {shown}. Allowed: {allowed}. Fix: {fix}.")
+
+
+class VersionError(MInTRLError, ImportError):
+    """An installed package is outside the range that this version supports."""
+
+
+class GenerationError(MInTRLError, RuntimeError):
+    """The policy could not continue a prefix."""
+
+
+class JudgeError(MInTRLError, RuntimeError):
+    """The judge is set up wrongly (no such model, refused request); retrying cannot help, so the run stops."""
+
+
+class NoVerdict(MInTRLError, RuntimeError):  # noqa: N818 - an outcome of a review, named as the metrics name it
+    """A review or a correction gave nothing usable. The chunk is kept and the reason is counted.
+
+    Args:
+        reason (`str`): Short snake_case reason, used as the metric's suffix (`unparsable`, `out_of_range`,
+            `empty`, `length`, `timeout`, ...).
+        detail (`str`, *optional*): What was seen, for the log.
+    """
+
+    def __init__(self, reason: str, detail: str = ""):
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+
+
+class FailureLimitError(MInTRLError, RuntimeError):
+    """More tolerated failures than the config allows. The message says which and what to do."""
+
+
+class RewardError(MInTRLError, RuntimeError):
+    """A reward function broke its contract (wrong number of rewards, every row unscorable)."""
