@@ -1,0 +1,42 @@
+# make setup        .venv with the package (editable), its dependencies and the test tools
+# make test         unit tests: CPU, offline
+# make lint         ruff check and ruff format --check
+# make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
+# make compare      MInTRL against GRPO on the small synthetic world
+# make clean        remove caches and build results (not .venv, not runs/)
+
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+CONSTRAINTS ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo constraints.txt || echo constraints-cpu.txt)
+BIN := .venv/bin
+STAMP := .venv/.installed
+# All four given, so that accelerate has no default to report.
+LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
+
+.PHONY: setup test lint quickstart compare clean
+
+setup: $(STAMP)
+
+$(STAMP): setup.cfg pyproject.toml constraints.txt constraints-cpu.txt
+	@test -n "$(PYTHON)" || { echo "mintrl_trl needs Python 3.11 or newer with the venv module: make setup PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) torch
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[test]'
+	@touch $@
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+quickstart: setup
+	$(LAUNCH) recipes/train_math.py
+
+compare: setup
+	$(BIN)/python benchmarks/compare.py
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find mintrl_trl tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""What every test gets: CPU, one thread, no network beyond this machine, fixed seeds, a fixed Hypothesis profile."""
+
+import os
+
+# Read by libraries when they are imported, so they come before any other import.
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    TRANSFORMERS_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    TOKENIZERS_PARALLELISM="false",
+    MPLBACKEND="Agg",
+    OMP_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+)
+
+import ipaddress
+import random
+import socket
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None, max_examples=50)
+hypothesis.settings.load_profile("fixed")
+
+
+def pytest_configure(config):
+    """Hide CUDA devices unless tests that need one were asked for."""
+    if "not gpu" in config.option.markexpr:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds():
+    random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def loopback_only(request, monkeypatch):
+    """Connections leave this machine only in tests marked `network`."""
+    if request.node.get_closest_marker("network"):
+        return
+    connect = socket.socket.connect
+
+    def guarded(self, address):
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            pytest.fail(f"a test reached for the network: {address!r}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
