@@ -1,0 +1,142 @@
+"""The one place, beside the trainer's overrides, that names TRL's private methods, batch keys and attributes.
+
+It turns `Rollout`s into TRL's lists, adds our tensors to TRL's batch dict, and runs TRL's own forward. It holds no
+formula and no state. Every fact it leans on is an assertion in `tests/test_trl_contract.py`, so that a TRL upgrade
+fails there first, with a readable name.
+
+Letters: N rollouts of all processes, B of this process, P prompt and C completion columns, G group size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+
+from .rollouts.rollout import Author, Rollout
+from .versions import check_versions
+
+check_versions()
+
+# Our keys in TRL's batch dict. All are tensors with B as first dimension: TRL shuffles and splits the dict's tensors
+# together, so whatever must follow a row has to be one of them. The first one marks a regression batch.
+POLICY_AUTHORED = "policy_authored"
+IS_CONTROL = "is_control"
+SCORED = "scored"
+INTERVENTION_LOGPS = "intervention_logps"
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What TRL's fused forward gives for one micro-batch.
+
+    Args:
+        logps (`Tensor`): (B, C) float32 log-probability of each completion token at the sampling temperature.
+        entropies (`Tensor`): (B, C) Shannon entropy in nats of the distribution each token was drawn from.
+        aux_loss (`Tensor`, *optional*): Load-balancing loss of a mixture-of-experts model.
+    """
+
+    logps: Tensor
+    entropies: Tensor
+    aux_loss: Tensor | None
+
+
+def completion_lists(rollouts: Sequence[Rollout]) -> tuple[list[list[int]], None]:
+    """What TRL's generation hook returns: completion ids, and no sampling log-probabilities.
+
+    TRL would use sampling log-probabilities for an importance correction only; ours come from the trainer's forward.
+    """
+    return [list(rollout.ids) for rollout in rollouts], None
+
+
+def authorship_tensors(rollouts: Sequence[Rollout], width: int, device: torch.device) -> dict[str, Tensor]:
+    """Spans as tensors of TRL's batch dict.
+
+    Args:
+        rollouts (`Sequence[Rollout]`): B rollouts, in TRL's row order.
+        width (`int`): C, the padded completion width TRL chose.
+        device (`torch.device`): Where the batch lives.
+
+    Returns:
+        `dict[str, Tensor]`: `policy_authored` (B, C) bool, true where the policy wrote the token and on padding;
+        `intervention_logps` (B, C) float32, NaN where the author is the policy or gave no log-probability.
+    """
+    policy_authored = torch.ones(len(rollouts), width, dtype=torch.bool)  # (B, C)
+    logps = torch.full((len(rollouts), width), torch.nan)  # (B, C)
+    for row, rollout in enumerate(rollouts):
+        start = 0
+        for span in rollout.spans:
+            if span.author is Author.INTERVENTION:
+                policy_authored[row, start : start + len(span)] = False
+                if span.logps is not None:
+                    logps[row, start : start + len(span)] = torch.tensor(span.logps)
+            start += len(span)
+    return {POLICY_AUTHORED: policy_authored.to(device), INTERVENTION_LOGPS: logps.to(device)}
+
+
+def is_regression_batch(inputs: dict[str, Any]) -> bool:
+    """Whether a micro-batch belongs to the intervention phase. The phase travels with the batch, as a key."""
+    return POLICY_AUTHORED in inputs
+
+
+def total_rewards(rewards_per_func: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sum over reward functions, as TRL forms it: (N, F) -> (N,); NaN where no function gave a reward."""
+    total = (rewards_per_func * weights.to(rewards_per_func.device)).nansum(dim=1)
+    return total.masked_fill(torch.isnan(rewards_per_func).all(dim=1), torch.nan)
+
+
+def replace_logged_advantages(trainer: GRPOTrainer, advantages: Tensor) -> None:
+    """Put our advantages (N,) in place of TRL's z-scored ones in the completions table of this batch."""
+    logged = trainer._logs["advantages"]
+    for _ in range(min(len(advantages), len(logged))):
+        logged.pop()
+    logged.extend(advantages.tolist())
+
+
+def pending_reward_reasons(trainer: GRPOTrainer, rows: int) -> list[str | None]:
+    """The column `why` that this process's reward functions logged for the batch being scored."""
+    reasons = trainer._pending_extra_logs.get("why", [])
+    return list(reasons) if len(reasons) == rows else [None] * rows
+
+
+def add_metrics(trainer: GRPOTrainer, metrics: dict[str, float], mode: str = "train") -> None:
+    """Hand numbers, already reduced over processes, to TRL's metric store."""
+    for name, value in metrics.items():
+        trainer._metrics[mode][name].append(value)
+
+
+def forward(trainer: GRPOTrainer, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Forward:
+    """TRL's forward with its fused LM head: no logits tensor is ever made."""
+    input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)  # (B, P+C)
+    attention_mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)  # (B, P+C)
+    logps, entropies, aux_loss = trainer._get_per_token_logps_and_entropies(
+        model,
+        input_ids,
+        attention_mask,
+        inputs["completion_ids"].size(1),
+        compute_entropy=True,
+        compute_aux_loss=trainer.aux_loss_enabled,
+    )
+    return Forward(logps, entropies, aux_loss)
+
+
+def clear_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
+    """Forget the optimizer's moments; parameters, learning rate and schedule stay."""
+    inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the real one
+    inner.state.clear()
+
+
+def unfused_copy(model: torch.nn.Module) -> torch.nn.Module:
+    """A frozen copy of the weights in evaluation mode.
+
+    TRL patches `forward` on the instance, closing over the original module; the copy drops the patch, so that it
+    runs its own weights.
+    """
+    import copy
+
+    frozen = copy.deepcopy(model)
+    for module in frozen.modules():
+        module.__dict__.pop("forward", None)
+    return frozen.requires_grad_(False).eval()
