@@ -1,0 +1,380 @@
+"""Every setting of a run: the paper's words and values on top of TRL's `GRPOConfig`.
+
+It owns the fields, their defaults and help texts, what is derived from them, and the small frozen settings handed to
+the core. It never loads a model, opens a connection or holds a secret: of an API key it knows only the name of the
+environment variable. Invariant: a config that was constructed has passed every check that needs no model and no
+server, and TRL's own batch sizes agree with ours.
+"""
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
+from trl import GRPOConfig
+
+from .batch_plan import DERIVED_SIZES, Derived, plan_batches
+from .config_checks import check_combinations, check_ranges, check_types, derive_generation
+from .errors import ConfigError
+from .versions import check_versions
+
+check_versions()
+
+
+@dataclass(frozen=True)
+class JudgeSettings:
+    """What the trainer needs to build a judge from the config. Holds the name of the key's variable, never the key.
+
+    Args:
+        kind (`str`, *optional*): `"llm"`, `"self"` or `"exact"`; `None` when the judge is an object passed in.
+        model (`str`, *optional*): Name of the judge model on its server.
+        base_url (`str`, *optional*): OpenAI-compatible endpoint.
+        api_key_env (`str`): Environment variable that holds the endpoint's key.
+        domain (`str`): `"math"` or `"code"`; picks the prompt templates.
+        temperature (`float`): Sampling temperature of reviews and corrections.
+        max_tokens (`int`): Longest reply to a review, in tokens.
+        timeout_seconds (`float`): Time limit of one request.
+        max_retries (`int`): Retries of one request after transport faults.
+        likelihood_threshold (`float`, *optional*): Self-judge only, in nats: rejects the first new step below it.
+    """
+
+    kind: str | None
+    model: str | None
+    base_url: str | None
+    api_key_env: str
+    domain: str
+    temperature: float
+    max_tokens: int
+    timeout_seconds: float
+    max_retries: int
+    likelihood_threshold: float | None
+
+
+def _setting(default: Any, help: str) -> Any:
+    """A dataclass field with the help text that the command line shows."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class MInTRLConfig(GRPOConfig):
+    r"""
+    Configuration of [`MInTRLTrainer`]: TRL's [`~trl.GRPOConfig`] plus the settings of MInTRL.
+
+    Every setting is described in the help text of its field (`mintrl train --help`), with unit and range. TRL's and
+    transformers' own settings keep their names and meaning. What differs:
+
+    - **Batch sizes are derived.** `num_generations`, `gradient_accumulation_steps`, `steps_per_generation` and
+      `generation_batch_size` follow from `prompts_per_update`, `num_control`, `num_intervened` and
+      `updates_per_generation`; a value that agrees is accepted, another is refused. `per_device_train_batch_size`, if
+      unset, is the largest that divides the rows of an update evenly, up to 8 rows and 32,768 padded tokens.
+    - **Defaults of the paper** replace TRL's: `learning_rate` 1e-6 and constant, `weight_decay` 0.01, `delta` 3.0,
+      `max_steps` 500, `save_steps` 50, `logging_steps` 1, `max_completion_length` 16384, no importance correction.
+    - **`use_vllm=True`** means a vLLM server (`vllm_mode="server"`). The choice is kept in `generation`; `use_vllm`
+      itself reads False afterwards, because the rollouts come from this package's own client and TRL must open none.
+    - **Settings of TRL's loss** (`loss_type`, `delta`, `beta`, `entropy_coef`, `top_entropy_quantile`, ...) act in the
+      second phase, whose loss is TRL's; those that would never act are refused.
+    - **`bf16`**, if unset, is on where a GPU supports it and off elsewhere.
+
+    Raises:
+        ConfigError: A setting, or a combination, cannot work. The message names field, value, allowed values and fix.
+
+    Example:
+
+    ```python
+    >>> from mintrl_trl import MInTRLConfig
+
+    >>> args = MInTRLConfig("runs/demo", anchor="const", kappa=-0.2)
+    >>> args.schedule().group_size
+    16
+
+    ```
+    """
+
+    # --- Rollouts: prompts, groups, phases
+    prompts_per_update: int = _setting(32, "Prompts of one optimizer step, over all processes. At least 1.")
+    num_control: int = _setting(
+        8, "Control rollouts per prompt: the policy alone; the baseline is made of their rewards. At least 1."
+    )
+    num_intervened: int = _setting(
+        8, "Rollouts per prompt that the judge reviews and may intervene on. At least 0; 0 needs no judge."
+    )
+    updates_per_generation: int = _setting(
+        1, "Optimizer steps that share one generated batch, each taking its own part of the prompts. At least 1."
+    )
+    intervention_updates: int = _setting(
+        200,
+        "Optimizer steps with interventions (phase 1); TRL's GRPO loss on on-policy rollouts follows (phase 2). At "
+        "least 0, and a multiple of updates_per_generation x num_iterations.",
+    )
+    reset_optimizer_at_switch: bool = _setting(
+        False, "Whether to clear the optimizer's state when phase 2 begins. The paper mentions no reset."
+    )
+
+    # --- Interventions
+    chunk_tokens: int = _setting(
+        512, "Tokens the policy samples between two reviews (k). At least 1. The paper: math 512, code 128."
+    )
+    max_reviews: int = _setting(
+        4, "Reviews of one rollout at most (R); a Keep consumes one too. At least 0; 0 never intervenes."
+    )
+    correction_tokens: int = _setting(
+        64, "Tokens of one correction at most (h_max). From 1 to max_completion_length."
+    )
+    review_final_chunk: bool = _setting(True, "Whether a chunk that ends the response is reviewed while reviews remain.")
+    overlap_reviews: bool = _setting(
+        True, "Whether the policy goes on sampling while the judge reads. Changes the speed, never the rollouts."
+    )
+
+    # --- Objective of phase 1
+    anchor: str = _setting(
+        "const",
+        "What the log-probability of an intervention token is compared with: 'const' (kappa), 'proxy' (the policy that "
+        "generated the batch) or 'judge' (the judge's own log-probability; kappa where it gives none).",
+    )
+    kappa: float = _setting(
+        -0.2, "Constant anchor of intervention tokens, in nats per token. Below 0. The paper: math -0.2, code -0.1."
+    )
+    baseline: str = _setting(
+        "control", "Rollouts that the baseline is made of: 'control' (the paper) or 'pooled' (all; biased by the judge)."
+    )
+    beta1: float | None = _setting(
+        None, "Temperature of the baseline's soft value, in units of reward. Above 0; unset means the plain mean."
+    )
+    beta2: float = _setting(1e-3, "Weight of a rollout's log-ratio in the regression, in reward per nat. Above 0.")
+    loss_scale: float | None = _setting(
+        None, "Factor on the loss of phase 1. Above 0; unset means 1, as in the paper."
+    )
+
+    # --- Prompts and lengths
+    max_prompt_length: int = _setting(
+        2048, "Rows whose rendered prompt is longer are dropped at start-up and counted. In tokens, at least 1."
+    )
+    max_completion_length: int = _setting(
+        16384, "Response length at most, corrections included. In tokens, at least 1."
+    )
+    enable_thinking: bool = _setting(
+        False, "Passed to the chat template (Qwen3). Merged into chat_template_kwargs, which must not contradict it."
+    )
+
+    # --- Where policy tokens come from
+    generation: str | None = _setting(
+        None, "'local' (in process) or 'vllm' (a vLLM server). Unset: 'vllm' with use_vllm, else 'local'."
+    )
+    local_max_batch: int = _setting(256, "Rows that the local generator decodes at once, at most. At least 1.")
+    max_concurrent_rollouts: int = _setting(512, "Rollouts in flight at once, per process. At least 1.")
+    weight_sync: str = _setting(
+        "auto",
+        "How new weights reach the vLLM server: 'lora' (adapter files), 'checkpoint' (a saved folder it reloads) or "
+        "'auto' (lora with a PEFT adapter, else checkpoint).",
+    )
+    weight_sync_dir: str | None = _setting(
+        None, "Folder for those files, readable by the server under the same path. Unset: inside output_dir."
+    )
+    allow_cut_sampling: bool = _setting(
+        False,
+        "Allow top_p below 1, top_k, min_p and repetition_penalty on the vLLM server. The log-probabilities of the "
+        "loss ignore the cut, so the objective is then biased.",
+    )
+
+    # --- The judge
+    judge: str | None = _setting(
+        None,
+        "'llm' (an OpenAI-compatible endpoint), 'self' (the frozen initial policy with privileged context) or 'exact' "
+        "(the rules of the small synthetic world). Unset: the object passed to the trainer, or 'llm' with a URL.",
+    )
+    judge_model: str | None = _setting(None, "Name of the judge model on its server. Unset: the one it serves.")
+    judge_base_url: str | None = _setting(
+        None, "OpenAI-compatible endpoint of the judge, http or https, such as http://localhost:8001/v1."
+    )
+    judge_api_key_env: str = _setting(
+        "OPENAI_API_KEY", "Name of the environment variable that holds the judge's key. Never the key itself."
+    )
+    judge_domain: str = _setting("math", "Prompt templates of the judge: 'math' or 'code'.")
+    judge_temperature: float = _setting(1.0, "Sampling temperature of the judge. At least 0.")
+    judge_max_tokens: int = _setting(1024, "Reply to a review at most, in tokens. At least 1.")
+    judge_timeout_seconds: float = _setting(120.0, "Time limit of one request to the judge, in seconds. Above 0.")
+    judge_max_retries: int = _setting(3, "Retries of a request to the judge after transport faults. At least 0.")
+    judge_likelihood_threshold: float | None = _setting(
+        None,
+        "With judge='self': reject the first new step whose log-probability under the privileged prompt is below this, "
+        "in nats. Below 0; unset means the judge answers keep or revise.",
+    )
+    max_concurrent_reviews: int = _setting(64, "Requests to the judge in flight at once, per process. At least 1.")
+
+    # --- Tolerated failures
+    no_verdict_limit: float = _setting(
+        0.2, "Share of reviews without a usable verdict, over the window, above which the run stops. From 0 to 1."
+    )
+    no_verdict_window: int = _setting(200, "Number of latest reviews that the share is taken over. At least 1.")
+    unscored_limit: float = _setting(
+        0.2, "Share of a batch's rollouts without any reward above which the run stops. From 0 to 1."
+    )
+
+    # --- Display
+    show_progress: bool | None = _setting(
+        None, "Whether to show a live line while rollouts are made. Unset: only on a terminal."
+    )
+
+    # --- TRL's and transformers' settings with other defaults, or with None for "not set by the user"
+    learning_rate: float = _setting(1e-6, "Initial learning rate of AdamW. At least 0.")
+    lr_scheduler_type: str = _setting("constant", "Learning rate schedule, by transformers' names.")
+    weight_decay: float = _setting(0.01, "Weight decay of AdamW. At least 0.")
+    delta: float | None = _setting(
+        3.0, "Phase 2: upper bound of the probability ratio (dual clip). Above 1 + epsilon; unset means no bound."
+    )
+    max_steps: int = _setting(500, "Optimizer steps of the run, phase 1 included; -1 to go by num_train_epochs.")
+    save_steps: float = _setting(
+        50, "Optimizer steps between checkpoints, a multiple of updates_per_generation x num_iterations."
+    )
+    logging_steps: float = _setting(1, "Optimizer steps between two log lines.")
+    vllm_mode: str = _setting("server", "Only 'server': rollouts come from a vLLM server of their own.")
+    vllm_importance_sampling_correction: bool = _setting(
+        False, "Must stay off: it would remove the gradient of every rollout that holds a correction."
+    )
+    per_device_train_batch_size: int | None = _setting(
+        None, "Rows of one forward pass per process. Unset: derived, at most 8 rows and 32768 padded tokens."
+    )
+    gradient_accumulation_steps: int | None = _setting(None, "Derived from prompts_per_update; leave unset.")
+    num_generations: int | None = _setting(None, "Derived: num_control + num_intervened; leave unset.")
+    steps_per_generation: int | None = _setting(None, "Derived from updates_per_generation; leave unset.")
+    generation_batch_size: int | None = _setting(None, "Derived from updates_per_generation; leave unset.")
+
+    def __post_init__(self):
+        for name in DERIVED_SIZES:  # a copy (`dataclasses.replace`) brings ours along; they are worked out again
+            if isinstance(getattr(self, name), Derived):
+                setattr(self, name, None)
+        check_types(self)
+        check_ranges(self)
+        self.generation, self.use_vllm = derive_generation(self), False
+        self.judge = self.judge or ("llm" if self.judge_base_url else None)
+        check_combinations(self)
+        self._resolve_precision()
+
+        given = {name: getattr(self, name) for name in DERIVED_SIZES}
+        processes = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
+        self._set_batch_sizes(given, processes)
+        self.generation_batch_size = None  # TRL takes one of two sizes and works out the other
+        super().__post_init__()
+        self._set_batch_sizes(given, self.world_size)
+        self._merge_thinking()
+
+    def _set_batch_sizes(self, given: dict[str, int | None], num_processes: int) -> None:
+        plan = plan_batches(
+            prompts_per_update=self.prompts_per_update,
+            num_control=self.num_control,
+            num_intervened=self.num_intervened,
+            updates_per_generation=self.updates_per_generation,
+            num_processes=num_processes,
+            tokens_per_row=self.max_prompt_length + self.max_completion_length,
+            given=given,
+        )
+        for name in DERIVED_SIZES:
+            setattr(self, name, given[name] or Derived(getattr(plan, name)))
+
+    def _resolve_precision(self) -> None:
+        """`bf16`: on where a GPU supports it, off elsewhere; float32 is right, and much faster, on a CPU."""
+        supported = not self.use_cpu and (is_torch_bf16_gpu_available() or is_torch_xla_available())
+        if self.bf16 and not supported and not self.use_cpu:
+            raise ConfigError("bf16", True, "unset or false: no GPU here supports it", "remove bf16")
+        if self.bf16 is None:
+            self.bf16 = supported and not self.fp16
+        # Upstream warns when only the old name of this setting is set, and TRL's own default sets it.
+        if getattr(self, "activation_checkpointing", False) is None:
+            self.activation_checkpointing = self.gradient_checkpointing
+
+    def _merge_thinking(self) -> None:
+        kwargs = self.chat_template_kwargs or {}
+        if isinstance(kwargs, str):
+            raise ConfigError("chat_template_kwargs", kwargs, "a mapping", "write it as {name: value}")
+        if kwargs.get("enable_thinking", self.enable_thinking) != self.enable_thinking:
+            fix = f"set enable_thinking={kwargs['enable_thinking']} and leave it out of chat_template_kwargs"
+            allowed = f"the same as enable_thinking in chat_template_kwargs, {kwargs['enable_thinking']}"
+            raise ConfigError("enable_thinking", self.enable_thinking, allowed, fix)
+        self.chat_template_kwargs = {**kwargs, "enable_thinking": self.enable_thinking}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Settings by name, as plain values that JSON and YAML can hold; a config built from them is equal."""
+        return {name: int(v) if isinstance(v, Derived) else v for name, v in super().to_dict().items()}
+
+    # --- The small frozen settings handed to the core
+
+    @property
+    def needs_judge(self) -> bool:
+        """Whether any rollout of the run is reviewed."""
+        return self.num_intervened > 0 and self.max_reviews > 0 and self.intervention_updates > 0
+
+    @property
+    def server_url(self) -> str | None:
+        """Root of the vLLM server that samples the policy; `None` with local generation."""
+        if self.generation != "vllm":
+            return None
+        return (self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}").rstrip("/")
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps that one generated batch is used for."""
+        return self.updates_per_generation * self.num_iterations
+
+    def schedule(self) -> "Schedule":
+        """Phases and roles."""
+        from .rollouts.schedule import Schedule
+
+        return Schedule(self.num_control, self.num_intervened, self.intervention_updates)
+
+    def budget(self) -> "InterventionBudget":
+        """Limits of one rollout, in tokens and reviews."""
+        from .rollouts.schedule import InterventionBudget
+
+        return InterventionBudget(
+            chunk_tokens=self.chunk_tokens,
+            max_reviews=self.max_reviews,
+            correction_tokens=self.correction_tokens,
+            max_completion_tokens=self.max_completion_length,
+            review_final_chunk=self.review_final_chunk,
+        )
+
+    def sampler_settings(self, evaluation: bool = False) -> "SamplerSettings":
+        """Settings of the rollout sampler.
+
+        Args:
+            evaluation (`bool`, *optional*, defaults to `False`):
+                For evaluation: no reviews at all, and seeds of its own.
+        """
+        from .rollouts.sampler import SamplerSettings
+        from .rollouts.schedule import request_seed
+
+        budget, run_seed = self.budget(), self.seed
+        if evaluation:
+            budget, run_seed = replace(budget, max_reviews=0), request_seed(self.seed, 0, 0, 0, "eval")
+        return SamplerSettings(
+            budget=budget,
+            run_seed=run_seed,
+            overlap_reviews=self.overlap_reviews,
+            max_concurrent_rollouts=self.max_concurrent_rollouts,
+            max_concurrent_reviews=self.max_concurrent_reviews,
+            no_verdict_limit=self.no_verdict_limit,
+            no_verdict_window=self.no_verdict_window,
+        )
+
+    def regression_settings(self) -> "RegressionSettings":
+        """Settings of the loss of phase 1."""
+        from .objective.loss import Anchor, RegressionSettings
+
+        return RegressionSettings(
+            beta2=float(self.beta2), anchor=Anchor(self.anchor), kappa=float(self.kappa), loss_scale=self.loss_scale
+        )
+
+    def judge_settings(self) -> JudgeSettings:
+        """Settings of the judge that the trainer builds when none is passed in."""
+        return JudgeSettings(
+            kind=self.judge,
+            model=self.judge_model,
+            base_url=self.judge_base_url,
+            api_key_env=self.judge_api_key_env,
+            domain=self.judge_domain,
+            temperature=self.judge_temperature,
+            max_tokens=self.judge_max_tokens,
+            timeout_seconds=self.judge_timeout_seconds,
+            max_retries=self.judge_max_retries,
+            likelihood_threshold=self.judge_likelihood_threshold,
+        )
