@@ -27,13 +27,6 @@ PLAIN_ROWS, PRIVILEGED_ROWS = 64, 16  # per update
 KNOWN_RIGHT, MISCONCEIVED_RIGHT, BELIEF = 0.99, 0.001, 0.97  # the draw of the module's first paragraph
 LEARNING_RATE, WARMUP_UPDATES, FINAL_SHARE, WEIGHT_DECAY, CLIP = 4e-3, 100, 0.02, 0.01, 1.0
 SAMPLES = 16
-IDS = {token: i for i, token in enumerate(chains.TOKENS)}
-
-
-def encode(text: str) -> list[int]:
-    """Ids of plain text, as the tokenizer gives them without special tokens."""
-    pieces = text.replace(chains.BLANK, "\n")
-    return [IDS[chains.BLANK if piece == "\n" else piece] for piece in pieces]
 
 
 def build_model() -> Qwen3ForCausalLM:
@@ -48,8 +41,8 @@ def build_model() -> Qwen3ForCausalLM:
         head_dim=16,
         max_position_embeddings=256,
         tie_word_embeddings=True,
-        pad_token_id=IDS[chains.PAD],
-        bos_token_id=IDS[chains.BOS],
+        pad_token_id=chains.PAD_ID,
+        bos_token_id=chains.BOS_ID,
         eos_token_id=chains.EOS_ID,
         dtype="float32",
     )
@@ -60,8 +53,8 @@ def build_model() -> Qwen3ForCausalLM:
         top_k=0,
         top_p=1.0,
         max_new_tokens=chains.SOLUTION_TOKENS,
-        pad_token_id=IDS[chains.PAD],
-        bos_token_id=IDS[chains.BOS],
+        pad_token_id=chains.PAD_ID,
+        bos_token_id=chains.BOS_ID,
         eos_token_id=chains.EOS_ID,
     )
     return model
@@ -89,7 +82,7 @@ def training_ids(world: World, rng: random.Random, privileged: bool, rows: int) 
         right = world.continuation(chain, "")
         prompt = f"{right}{chains.SEPARATOR}{chain.question}" if privileged else chain.question
         response = right if privileged else simulate(world, chain, rng)
-        batch.append([IDS[chains.BOS], *encode(prompt + response), chains.EOS_ID])
+        batch.append([chains.BOS_ID, *chains.encode(prompt + response), chains.EOS_ID])
     return torch.tensor(batch)
 
 
@@ -128,7 +121,7 @@ def train(model: Qwen3ForCausalLM, world: World, updates: int, seed: int, report
 @torch.no_grad()
 def sample(model: Qwen3ForCausalLM, prompts: Sequence[str], batch: int = 800) -> Iterator[list[int]]:
     """One response per prompt at temperature 1, cut after its end token. Prompts must be equally long."""
-    ids = torch.tensor([[IDS[chains.BOS], *encode(prompt)] for prompt in prompts])
+    ids = torch.tensor([[chains.BOS_ID, *chains.encode(prompt)] for prompt in prompts])
     for part in ids.split(batch):
         generated = model.generate(input_ids=part, attention_mask=torch.ones_like(part))[:, part.shape[1] :]
         for row in generated.tolist():
@@ -137,7 +130,7 @@ def sample(model: Qwen3ForCausalLM, prompts: Sequence[str], batch: int = 800) ->
 
 def decode(ids: Sequence[int]) -> str:
     """Text of ids; special tokens spell nothing."""
-    return "".join(chains.TOKENS[i] for i in ids if i > IDS[chains.UNK])
+    return "".join(chains.TOKENS[i] for i in ids if i >= len(chains.SPECIALS))
 
 
 def pass_rates(model: Qwen3ForCausalLM, rows: Sequence[dict], privileged: bool = False) -> tuple[float, float]:
@@ -171,10 +164,10 @@ def step_scores(model: Qwen3ForCausalLM, world: World, num_rows: int, seed: int)
     for chain, response in zip(drawn, responses, strict=True):
         reference = world.continuation(chain, "")
         lines, expected_lines = response.split(chains.BLANK), reference.split(chains.BLANK)
-        ids = encode(response)
+        ids = chains.encode(response)
         if [*map(len, lines)] != [*map(len, expected_lines)]:
             continue
-        prompt = [IDS[chains.BOS], *encode(f"{reference}{chains.SEPARATOR}{chain.question}")]
+        prompt = [chains.BOS_ID, *chains.encode(f"{reference}{chains.SEPARATOR}{chain.question}")]
         logps = response_logps(model, torch.tensor([[*prompt, *ids, chains.EOS_ID]]))[0]
         position = 0
         for line, expected in zip(lines, expected_lines, strict=True):
@@ -206,14 +199,16 @@ def right_probabilities(model: Qwen3ForCausalLM, world: World, num_rows: int, se
     sums: dict[tuple[int, int], list[float]] = {}
     for _ in range(num_rows):
         chain = chains.draw_chain(rng)
-        ids = encode(simulate(world, chain, rng))
-        prompt = [IDS[chains.BOS], *encode(chain.question)]
-        logits = model(input_ids=torch.tensor([[*prompt, *ids]]), logits_to_keep=len(ids)).logits[0]
-        values = logits.float().softmax(-1)  # row p predicts response token p + 1
-        for i, operand in enumerate(chain.operands):
-            value = ids[4 * i] - IDS["0"]
-            right = IDS[str(world.result(value, operand))]
-            sums.setdefault((value, operand), []).append(values[4 * i + 3, right].item())
+        response = simulate(world, chain, rng)
+        ids = [chains.BOS_ID, *chains.encode(chain.question + response)]
+        logits = model(input_ids=torch.tensor([ids]), logits_to_keep=chains.SOLUTION_TOKENS).logits[0]
+        after = logits.float().softmax(-1)[1:]  # row p: what follows response token p
+        for i, (line, operand) in enumerate(
+            zip(response.split(chains.BLANK)[: chains.NUM_OPERANDS], chain.operands, strict=True)
+        ):
+            value = int(line[0])
+            (right,) = chains.encode(str(world.result(value, operand)))
+            sums.setdefault((value, operand), []).append(after[4 * i + 3, right].item())
     means = {entry: sum(found) / len(found) for entry, found in sums.items()}
     return {
         kind: torch.tensor([mean for entry, mean in means.items() if (entry in world.misconceived) is kind])

@@ -133,7 +133,6 @@ def test_reward_wants_all_results_and_the_end():
     ids = [[5, EOS_ID], [5, 5], [5, EOS_ID], [EOS_ID], [EOS_ID], [EOS_ID], [EOS_ID]]
     rewards = chains_reward(["?"] * 7, texts, [answer] * 7, completion_ids=ids, trainer_state=None)
     assert rewards == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0]
-    assert chains_reward(["?"], [SOLUTION], [answer]) == [1.0]
     with pytest.raises(ValueError, match="zip"):
         chains_reward(["?"], [SOLUTION], [answer, answer], completion_ids=[[EOS_ID]])
 
@@ -145,18 +144,20 @@ def test_text_round_trips(tokenizer, text):
     assert len(alone) == len(text.replace(BLANK, "\n"))
     assert tokenizer.decode([*with_start, EOS_ID, tokenizer.pad_token_id], skip_special_tokens=True) == text
     assert tokenizer.batch_decode([alone]) == [text]
+    assert tuple(alone) == chains.encode(text)
 
 
 def test_tokens(tokenizer):
     assert tokenizer(["0B1", "C?"])["input_ids"] == [[1, 5, 15, 6], [1, 16, 23]]
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, EOS_ID)
-    assert tokenizer("\nx")["input_ids"] == [1, 3, 3]
+    assert tokenizer("\nx")["input_ids"] == [1, *chains.encode("\nx")] == [1, 3, 3]
     assert len(tokenizer) == len(chains.TOKENS) == 26
     assert len(tokenizer(SOLUTION)["input_ids"]) == SOLUTION_TOKENS  # `<bos>` here, `<eos>` in a response
 
 
-def test_privileged_prompt():
+def test_privileged_prompt(tokenizer):
     problem = Problem(CHAIN.question, privileged_context=SOLUTION)
+    assert list(chains.privileged_prompt_ids(problem)) == tokenizer(chains.privileged_prompt(problem))["input_ids"]
     assert chains.privileged_prompt(problem) == f"{SOLUTION}|1B2C4D5E0F1G1H9I7?"
     with pytest.raises(DataError, match="privileged_context"):
         chains.privileged_prompt(Problem(CHAIN.question))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mintrl_trl.data import chains
 from mintrl_trl.data.chains import BLANK, EOS_ID, Chain, World
-from mintrl_trl.errors import ConfigError, DataError
+from mintrl_trl.errors import ConfigError, JudgeError
 from mintrl_trl.judges.exact import MISJUDGED, WRONG_LINE, ChainsJudge
 from mintrl_trl.rollouts.doors import KEEP, Revise, TokenText
 from mintrl_trl.rollouts.rollout import Problem
@@ -141,7 +141,7 @@ def test_a_missed_value_is_carried_on_by_the_correction():
 
 
 def test_foreign_problem_and_impossible_rate_are_refused():
-    with pytest.raises(DataError, match="question"):
+    with pytest.raises(JudgeError, match=r"chains only.*question"):
         asyncio.run(JUDGE.review(Problem("What is 2 + 2?"), ["4"], 0, seed=0))
     with pytest.raises(ConfigError, match="error_rate"):
         ChainsJudge(JUDGE.world, error_rate=1.5)

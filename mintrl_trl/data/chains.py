@@ -13,6 +13,7 @@ one or two: sampling alone hardly ever solves a hard one, because the model is c
 
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,9 +30,11 @@ DIGITS = "0123456789"
 LETTERS = "BCDEFGHI"  # one per operand, always in this order
 BLANK = "\n\n"
 SEPARATOR = "|"  # between a reference solution and the question that follows it
-PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
-TOKENS = (PAD, BOS, EOS, UNK, BLANK, *DIGITS, *LETTERS, "?", "#", SEPARATOR)  # a token's id is its place
-EOS_ID = TOKENS.index(EOS)
+SPECIALS = PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
+TOKENS = (*SPECIALS, BLANK, *DIGITS, *LETTERS, "?", "#", SEPARATOR)  # a token's id is its place
+PAD_ID, BOS_ID, EOS_ID = range(3)
+_IDS = {token: i for i, token in enumerate(TOKENS)}
+_PIECE = r"\n\n|[\s\S]"  # one token of plain text
 NUM_OPERANDS = len(LETTERS)
 SOLUTION_TOKENS = 6 * NUM_OPERANDS + 4  # four a line, two for the last value, the answer, the end token
 MISCONCEIVED_SHARE = 0.2  # of the table's entries
@@ -222,11 +225,26 @@ def privileged_prompt(problem: Problem) -> str:
     return f"{problem.privileged_context}{SEPARATOR}{problem.question}"
 
 
+def privileged_prompt_ids(problem: Problem) -> tuple[int, ...]:
+    """`privileged_prompt` as ids, `<bos>` in front: what a judge conditions the base model on."""
+    return (BOS_ID, *encode(privileged_prompt(problem)))
+
+
+def pieces(text: str) -> list[str]:
+    """Plain text token by token: characters and blank lines."""
+    return re.findall(_PIECE, text)
+
+
+def encode(text: str) -> tuple[int, ...]:
+    """Ids of plain text as the tokenizer gives them, without `<bos>`, and without needing the tokenizer."""
+    return tuple(_IDS.get(piece, _IDS[UNK]) for piece in pieces(text))
+
+
 def chains_reward(
     prompts: Sequence[str],
     completions: Sequence[str],
     answer: Sequence[str],
-    completion_ids: Sequence[Sequence[int]] | None = None,
+    completion_ids: Sequence[Sequence[int]],
     **kwargs: object,
 ) -> list[float]:
     """1.0 for a response that ends in exactly `#`, all right results and `<eos>`; else 0.0. For TRL's `reward_funcs`.
@@ -235,19 +253,16 @@ def chains_reward(
         prompts (`Sequence[str]`): Questions; not read.
         completions (`Sequence[str]`): Responses, decoded without special tokens.
         answer (`Sequence[str]`): The rows' answers.
-        completion_ids (`Sequence[Sequence[int]]`, *optional*): The responses' ids, which show whether they ended.
-            Without them the text alone decides.
+        completion_ids (`Sequence[Sequence[int]]`): The responses' ids, which alone show whether they ended.
         **kwargs: Other columns and what else TRL passes; not read.
 
     Returns:
         `list[float]`: One reward per completion, in order.
     """
-    ended = (
-        [True] * len(completions)
-        if completion_ids is None
-        else [ids[-1:] == [EOS_ID] for ids in map(list, completion_ids)]
-    )
-    return [float(e and text.endswith(f"#{a}")) for text, a, e in zip(completions, answer, ended, strict=True)]
+    return [
+        float(list(ids[-1:]) == [EOS_ID] and text.endswith(f"#{results}"))
+        for text, results, ids in zip(completions, answer, completion_ids, strict=True)
+    ]
 
 
 def build_tokenizer() -> "PreTrainedTokenizerFast":
@@ -259,11 +274,11 @@ def build_tokenizer() -> "PreTrainedTokenizerFast":
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(TOKENS)}, unk_token=UNK))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n\n|[\s\S]"), behavior="isolated")
+    tokenizer = Tokenizer(models.WordLevel(dict(_IDS), unk_token=UNK))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, TOKENS.index(BOS))]
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, BOS_ID)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

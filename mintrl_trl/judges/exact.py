@@ -10,8 +10,8 @@ import random
 import re
 from collections.abc import Sequence
 
-from ..data.chains import BLANK, DIGITS, EOS_ID, Chain, World
-from ..errors import ConfigError
+from ..data.chains import BLANK, DIGITS, EOS_ID, Chain, World, pieces
+from ..errors import ConfigError, DataError, JudgeError
 from ..rollouts.doors import KEEP, Correction, Revise, Verdict
 from ..rollouts.rollout import Problem
 
@@ -47,9 +47,9 @@ class ChainsJudge:
         """Accept the newest chunk or name the step in which the first wrong line starts.
 
         Raises:
-            DataError: The question is not a chain of this world.
+            JudgeError: The question is not a chain of this world.
         """
-        chain = Chain.parse(problem.question)
+        chain = _chain(problem)
         written = "".join(steps)
         new_from = len("".join(steps[:first_new]))
         cut = self._first_wrong_line(chain, written, new_from, _ended(steps))
@@ -69,14 +69,14 @@ class ChainsJudge:
         """The right continuation of `accepted`, cut to `max_tokens`; after a misjudgement it opens with a wrong value.
 
         Raises:
-            DataError: The question is not a chain of this world.
+            JudgeError: The question is not a chain of this world.
         """
-        chain = Chain.parse(problem.question)
+        chain = _chain(problem)
         text = self.world.continuation(chain, accepted)
         if verdict.reason == MISJUDGED and re.match("[0-9]", text) and _at_line_start(accepted):
             value = DIGITS[(int(text[0]) + 1 + int(random.Random(seed).random() * 9)) % 10]
             text = value + self.world.continuation(chain, accepted + value)
-        return Correction(text="".join(_pieces(text)[:max_tokens]))
+        return Correction(text="".join(pieces(text)[:max_tokens]))
 
     def _first_wrong_line(self, chain: Chain, written: str, new_from: int, ended: bool) -> int | None:
         """Start of the first line with a wrong token at or after `new_from`, or `new_from` if that line began earlier.
@@ -84,7 +84,7 @@ class ChainsJudge:
         `None` if there is no such line, or if nothing but the end of the response would be right there.
         """
         place = new_from
-        for piece in _pieces(written[new_from:]):
+        for piece in pieces(written[new_from:]):
             if not self.world.continuation(chain, written[:place]).startswith(piece):
                 break
             place += len(piece)
@@ -94,9 +94,11 @@ class ChainsJudge:
         return cut if self.world.continuation(chain, written[:cut]) else None
 
 
-def _pieces(text: str) -> list[str]:
-    """The text token by token."""
-    return re.findall(rf"{BLANK}|.", text, re.DOTALL)
+def _chain(problem: Problem) -> Chain:
+    try:
+        return Chain.parse(problem.question)
+    except DataError as error:
+        raise JudgeError(f"ChainsJudge checks chains only. {error}") from error
 
 
 def _ended(steps: Sequence[str]) -> bool:
