@@ -1,0 +1,14 @@
+"""How good the policy alone is: n samples of each problem, scored, as Pass@1 and Pass@k. No judge ever takes part."""
+
+from .pass_at_k import pass_at_k
+from .sampling import EvalProblem, EvalResult, ProblemResult, evaluate_policy, sample_responses, score_responses
+
+__all__ = [
+    "EvalProblem",
+    "EvalResult",
+    "ProblemResult",
+    "evaluate_policy",
+    "pass_at_k",
+    "sample_responses",
+    "score_responses",
+]

@@ -1,0 +1,69 @@
+"""One short line per log step in place of transformers' bar and dict of fifty numbers. Reads logs, changes nothing."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+# Name of the metric, how it is called in the line, how it is written. Absent metrics leave no gap.
+_COLUMNS = (
+    ("rewards/control", "reward", "{:.2f}"),
+    ("rewards/intervened", "intervened", "{:.2f}"),
+    ("groups/rescued", "rescued", "{:.0%}"),
+    ("off_policy_share", "off-policy", "{:.1%}"),
+    ("judge/revise_rate", "revised", "{:.0%}"),
+    ("judge/no_verdict", "no verdict", "{:.0%}"),
+    ("entropy/policy", "entropy", "{:.2f}"),
+    ("entropy", "entropy", "{:.2f}"),
+    ("grad_norm", "grad norm", "{:.2f}"),
+)
+
+
+class ConsoleCallback(TrainerCallback):
+    """Says in a line what an update did and how long the rest will take. Main process only.
+
+    Args:
+        intervention_updates (`int`): Updates of the first phase, named in the line.
+        console (`Console`, *optional*): Where to. Defaults to standard output.
+    """
+
+    def __init__(self, intervention_updates: int, console: Console | None = None):
+        self.intervention_updates = intervention_updates
+        self.console = console if console is not None else Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._started = (0.0, 0)  # seconds, update
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._started = (time.monotonic(), state.global_step)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero and logs and "loss" in logs:
+            self.console.print(self.line(logs, state.global_step, state.max_steps), markup=False)
+
+    def line(self, logs: Mapping[str, Any], update: int, updates: int) -> str:
+        """The line about `logs`, which were taken after `update` of `updates`."""
+        phase = "interventions" if update <= self.intervention_updates else "on-policy"
+        parts = [f"update {update:>{len(str(updates))}}/{updates} {phase}"]
+        shown = set()
+        for name, label, form in _COLUMNS:
+            value = logs.get(name)
+            if value is not None and label not in shown:
+                shown.add(label)
+                parts.append(f"{label} {form.format(value)}")
+        seconds, first = self._started
+        if update > first:
+            each = (time.monotonic() - seconds) / (update - first)
+            parts.append(f"{each:.2f} s/update, {_clock(each * (updates - update))} left")
+        return " · ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,201 @@
+"""The run folder: plain files that a person, a plot or a later run reads back without any tracker.
+
+    config.json      the resolved settings; secrets are replaced by `<hidden>`
+    versions.json    packages, Python, platform, git commit
+    metrics.jsonl    one object per log step: `update` and named numbers
+    rollouts.jsonl   one `RolloutRecord` per rollout
+
+Invariant: nothing that was written is changed. JSON lines are appended whole and flushed; a line that a crash tore
+stays as it is, the next one starts on a line of its own, and readers skip what does not parse. A resumed run with
+other settings gets a `config-2.json` beside the first. Only one process of a run writes.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import platform
+import re
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .records import RolloutRecord
+
+logger = logging.getLogger(__name__)
+
+HIDDEN = "<hidden>"
+_SECRET_NAME = re.compile(r"(^|[_-])(api_?key|token|password|passwd|secret|authorization|credentials?)$")
+_NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
+_SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bBearer\s+\S+|\b(hf_|sk-)[A-Za-z0-9_-]{8,}")
+_PACKAGES = ("mintrl_trl", "torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "openai")
+
+
+class RunFolder:
+    """A folder of plain files about one run. Creates it when something is first written.
+
+    Args:
+        path (`str` or `Path`): The folder, such as the trainer's `output_dir`.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._lock = threading.Lock()
+
+    def write_config(self, config: Mapping[str, Any] | Any) -> Path:
+        """Write the resolved settings, without secrets.
+
+        Args:
+            config (`Mapping` or dataclass or object with `to_dict`): The settings.
+
+        Returns:
+            `Path`: The file that holds them: `config.json`, or a numbered one where earlier settings differ.
+        """
+        return self._write_once("config", jsonable(config))
+
+    def write_versions(self) -> Path:
+        """Write the versions of what runs: packages, Python, platform, and the git commit of a source checkout."""
+        return self._write_once("versions", versions())
+
+    def append_metrics(self, update: int, values: Mapping[str, Any]) -> None:
+        """Append one line of named numbers.
+
+        Args:
+            update (`int`): Optimizer steps taken.
+            values (`Mapping[str, Any]`): Numbers; NaN and infinities become null, meaning unknown.
+        """
+        self._append("metrics.jsonl", [{"update": update} | jsonable(values)])
+
+    def append_rollouts(self, records: Iterable[RolloutRecord]) -> None:
+        """Append finished rollouts."""
+        self._append("rollouts.jsonl", [record.to_json() for record in records])
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """Lines of `metrics.jsonl`, in order; none where there is no such file."""
+        for _, line in self._read("metrics.jsonl"):
+            yield line
+
+    def rollouts(self) -> Iterator[RolloutRecord]:
+        """Lines of `rollouts.jsonl`, in order; none where there is no such file.
+
+        Raises:
+            DataError: A line is JSON, but not a rollout; names file and line.
+        """
+        for number, line in self._read("rollouts.jsonl"):
+            yield RolloutRecord.from_json(line, where=f"{self.path / 'rollouts.jsonl'}, line {number}")
+
+    def _write_once(self, stem: str, value: Any) -> Path:
+        text = json.dumps(value, indent=2) + "\n"
+        self.path.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            path = self.path / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+            if not path.exists():
+                path.write_text(text, encoding="utf-8")
+                return path
+            if path.read_text(encoding="utf-8") == text:
+                return path
+            number += 1
+
+    def _append(self, name: str, lines: list[dict[str, Any]]) -> None:
+        if not lines:
+            return
+        data = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode("ascii")
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self._lock, open(self.path / name, "ab+") as file:
+            file.write(b"\n" + data if _ends_inside_a_line(file) else data)
+
+    def _read(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        path = self.path / name
+        if not path.exists():
+            return
+        with open(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                try:
+                    line = json.loads(raw)
+                except ValueError:  # torn: not JSON, or not even UTF-8
+                    logger.warning("%s, line %d is not whole and was skipped.", path, number)
+                    continue
+                yield number, line
+
+
+def _ends_inside_a_line(file: BinaryIO) -> bool:
+    """Whether an earlier run was cut off while it wrote."""
+    if not file.seek(0, os.SEEK_END):
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
+
+
+def jsonable(value: Any, name: str = "") -> Any:
+    """Plain JSON values for settings and metrics. What could be a secret becomes `<hidden>`, NaN becomes None.
+
+    Args:
+        value (`Any`): Mappings, sequences, sets, dataclasses, objects with `to_dict`, enums, paths, numbers of numpy
+            and torch; anything else is written as text.
+        name (`str`, *optional*): The key it stands under, which decides whether it is a secret.
+    """
+    if _SECRET_NAME.search(name.lower()) and name.lower() not in _NO_SECRETS:
+        return HIDDEN if value else None
+    if isinstance(value, Enum):
+        return jsonable(value.value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return _SECRET_VALUE.sub(HIDDEN, value)
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((jsonable(item) for item in value), key=str)
+    if hasattr(value, "to_dict"):
+        return jsonable(value.to_dict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: jsonable(getattr(value, field.name), field.name) for field in dataclasses.fields(value)}
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return jsonable(value.item())
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return _SECRET_VALUE.sub(HIDDEN, str(value))
+
+
+def versions() -> dict[str, Any]:
+    """What runs here: package versions (None: not installed), Python, platform, git commit of a source checkout."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            packages[name] = None
+    return {
+        "packages": packages,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "git_commit": _git_commit(Path(__file__).parent),
+    }
+
+
+def _git_commit(folder: Path) -> str | None:
+    """Commit of the checkout that tracks this very folder, with `-dirty` after local changes; None elsewhere."""
+    commands = (
+        ["git", "ls-files", "--error-unmatch", Path(__file__).name],
+        ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
+    )
+    output = ""
+    for command in commands:
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if done.returncode:
+            return None
+        output = done.stdout.strip()
+    return output
