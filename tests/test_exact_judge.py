@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import re
 from collections import Counter
 
 import pytest
@@ -10,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mintrl_trl.data import chains
-from mintrl_trl.data.chains import BLANK, EOS_ID, Chain, World
+from mintrl_trl.data.chains import EOS_ID, Chain, World
 from mintrl_trl.errors import ConfigError, JudgeError
 from mintrl_trl.judges.exact import MISJUDGED, WRONG_LINE, ChainsJudge
 from mintrl_trl.rollouts.doors import KEEP, Revise, TokenText
 from mintrl_trl.rollouts.rollout import Problem
+from mintrl_trl.rollouts.segmentation import segment
 
 # Value a, operand b -> (a + b) % 10.
 SUMS = tuple("".join(str((a + b) % 10) for b in range(10)) for a in range(10))
@@ -174,34 +174,55 @@ def test_a_misjudgement_puts_any_wrong_value_and_goes_on_from_it():
     assert intervene(SOLUTION, verdict=verdict) == ""
 
 
-def careless_rollout(chain, rng, chunk_tokens, max_correction):
-    """Algorithm 1 without a model: a policy that slips every fifth token or so, reviewed until it is done."""
-    problem, written, numbered = Problem(chain.question), "", []
-    for _ in range(200):
-        chunk = []
-        while len(chunk) < chunk_tokens and (rest := JUDGE.world.continuation(chain, written + "".join(chunk))):
-            right = BLANK if rest.startswith(BLANK) else rest[0]
-            chunk.append(rng.choice(chains.TOKENS[4:]) if rng.random() < 0.2 else right)
-        steps = re.findall(rf"(?:{BLANK})*.+?(?:(?:{BLANK})+|$)|(?:{BLANK})+", "".join(chunk), re.DOTALL)
-        assert "".join(steps) == "".join(chunk)
-        verdict = asyncio.run(JUDGE.review(problem, numbered + steps, len(numbered), seed=0))
+class ChainVocabulary:
+    """The world's tokens as segmentation reads them."""
+
+    size = len(chains.TOKENS)
+    end_ids = frozenset({EOS_ID})
+    special_ids = frozenset(range(len(chains.SPECIALS)))
+    special_texts = chains.SPECIALS
+
+    def token_bytes(self, token_id):
+        return b"" if token_id in self.special_ids else chains.TOKENS[token_id].encode()
+
+    def encode(self, text):
+        return chains.encode(text)
+
+
+def careless_chunk(chain, written, rng, limit):
+    """What a policy writes that slips every fifth token, but ends after a whole answer, as no judge can do that."""
+    ids = []
+    while len(ids) < limit and EOS_ID not in ids:
+        text = written + "".join(chains.TOKENS[i] for i in ids)
+        right = chains.encode(JUDGE.world.continuation(chain, text))
+        slip = rng.choice((EOS_ID, *range(len(chains.SPECIALS), len(chains.TOKENS))))
+        ids.append(EOS_ID if not right else slip if rng.random() < 0.2 else right[0])
+    return ids
+
+
+def reviewed_rollout(chain, rng, chunk_tokens, max_correction):
+    """Algorithm 1 with an unlimited review budget. Returns the response's text."""
+    problem, steps = Problem(chain.question), []
+    for _ in range(300):
+        written = "".join(steps)
+        ids = careless_chunk(chain, written, rng, chunk_tokens)
+        shown = [*steps, *segment(ids, ChainVocabulary()).steps]
+        verdict = asyncio.run(JUDGE.review(problem, shown, len(steps), seed=0))
         if verdict == KEEP:
-            written, numbered = written + "".join(chunk), numbered + steps
-        else:
-            assert verdict.step >= len(numbered)
-            kept = (numbered + steps)[: verdict.step]
-            correction = asyncio.run(
-                JUDGE.intervene(problem, "".join(kept), verdict, rng.randint(1, max_correction), seed=0)
-            ).text
-            assert correction
-            written, numbered = "".join(kept) + correction, [*kept, correction]
-        if JUDGE.world.continuation(chain, written) == "":
-            return written
+            steps = shown
+            if ids[-1] == EOS_ID:
+                return "".join(steps)
+            continue
+        assert len(steps) <= verdict.step < len(shown)
+        kept = shown[: verdict.step]
+        correction = JUDGE.intervene(problem, "".join(kept), verdict, rng.randint(1, max_correction), seed=0)
+        steps = [*kept, asyncio.run(correction).text]
+        assert steps[-1], "a rejected step has a right continuation"
     raise AssertionError("the rollout never came to its end")
 
 
 @given(st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 9))
-def test_every_rollout_ends_in_the_right_solution(seed, chunk_tokens, max_correction):
+def test_every_reviewed_rollout_ends_in_the_right_solution(seed, chunk_tokens, max_correction):
     rng = random.Random(seed)
     chain = chains.draw_chain(rng)
-    assert careless_rollout(chain, rng, chunk_tokens, max_correction) == JUDGE.world.continuation(chain, "")
+    assert reviewed_rollout(chain, rng, chunk_tokens, max_correction) == JUDGE.world.continuation(chain, "")
