@@ -30,7 +30,7 @@ from .records import RolloutRecord
 logger = logging.getLogger(__name__)
 
 HIDDEN = "<hidden>"
-_SECRET_NAME = re.compile(r"(^|[_-])(api_?key|token|password|passwd|secret|authorization|credentials?)$")
+_SECRET_NAME = re.compile(r"(^|[_-])(api[_-]?key|token|password|passwd|secret|authorization|credentials?)$")
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bBearer\s+\S+|\b(hf_|sk-)[A-Za-z0-9_-]{8,}")
 _PACKAGES = ("mintrl_trl", "torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "openai")
