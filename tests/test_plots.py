@@ -49,7 +49,7 @@ def test_all_panels_of_a_whole_run(tmp_path, drawn):
     curves = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in passes.get_lines()}
     assert curves["easy"] == [(20, 1.0), (40, 1.0)]
     assert curves["hard"] == [(20, 0.5), (40, 1.0)]
-    assert "judge" in share.get_title()
+    assert share.get_title().startswith("Off-policy share")
     assert [text.get_text() for text in share.texts] == ["GRPO"]
 
 
@@ -58,7 +58,7 @@ def test_all_panels_of_a_whole_run(tmp_path, drawn):
     [
         ({"rewards/control": 0.5}, ["Reward in training"]),
         ({"eval/pass@8": 0.5}, ["Pass@8, policy alone"]),
-        ({"off_policy_share": 0.02}, ["Tokens by the judge, intervened rollouts"]),
+        ({"off_policy_share": 0.02}, ["Off-policy share, intervened rollouts"]),
         ({"eval/a/pass@8": 0.5, "eval/b/pass@4": 0.5}, ["Pass@k, policy alone"]),
     ],
     ids=["rewards", "whole", "share", "unlike-k"],

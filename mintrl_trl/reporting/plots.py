@@ -55,7 +55,7 @@ def learning_curves(run_folder: RunFolder | str | Path, output: str | Path | Non
         raise DataError(str(folder.path / "metrics.jsonl"), "metrics", f"{len(lines)} lines", allowed, "train first")
 
     figure = Figure(figsize=(4.6 * len(panels), 3.4), dpi=150, layout="constrained")
-    for axes, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, draw in zip(figure.subplots(1, len(panels), sharex=True, squeeze=False)[0], panels, strict=True):
         draw(axes)
         _finish(axes, switch=intervened[-1][0] if intervened and intervened[-1][0] < lines[-1]["update"] else None)
     path = Path(output) if output is not None else folder.path / "learning_curves.png"
@@ -86,7 +86,7 @@ def _draw_passes(axes: Axes, passes: Mapping[str, tuple[int, Series]]) -> None:
 
 
 def _draw_share(axes: Axes, share: Series) -> None:
-    axes.set_title("Tokens by the judge, intervened rollouts")
+    axes.set_title("Off-policy share, intervened rollouts")
     axes.plot(*zip(*share, strict=True), color=GREEN, alpha=0.25, linewidth=0.8)
     axes.plot(*zip(*_smooth(share), strict=True), color=GREEN, linewidth=1.8)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
@@ -103,13 +103,14 @@ def _finish(axes: Axes, switch: int | None) -> None:
         axes.axvline(switch, color=GREY, linewidth=1.0, linestyle=":")
         axes.annotate(
             "GRPO",
-            (switch, 1.0),
+            (switch, 0.5),
             xycoords=("data", "axes fraction"),
-            xytext=(3, -3),
+            xytext=(3, 0),
             textcoords="offset points",
+            rotation=90,
             color=GREY,
             fontsize=8,
-            va="top",
+            va="center",
         )
 
 
