@@ -21,6 +21,7 @@ DERIVED_SIZES = (
     "num_generations",
     "steps_per_generation",
     "generation_batch_size",
+    "num_generations_eval",
 )
 
 
@@ -38,6 +39,7 @@ class BatchPlan:
         num_generations (`int`): G, rollouts per prompt.
         steps_per_generation (`int`): Micro-batches of one process per generated batch.
         generation_batch_size (`int`): Rollouts of one generated batch, over all processes.
+        num_generations_eval (`int`): Rollouts per prompt of an evaluation.
     """
 
     per_device_train_batch_size: int
@@ -45,6 +47,7 @@ class BatchPlan:
     num_generations: int
     steps_per_generation: int
     generation_batch_size: int
+    num_generations_eval: int
 
 
 def plan_batches(
@@ -55,6 +58,8 @@ def plan_batches(
     updates_per_generation: int,
     num_processes: int,
     tokens_per_row: int,
+    eval_rows_per_device: int,
+    evaluates: bool,
     given: Mapping[str, int | None],
 ) -> BatchPlan:
     """Spread the rows of an update over processes and micro-batches.
@@ -66,9 +71,12 @@ def plan_batches(
         updates_per_generation (`int`): Updates that one generated batch serves, at least 1.
         num_processes (`int`): Training processes.
         tokens_per_row (`int`): Longest prompt and response together; bounds a derived micro-batch.
+        eval_rows_per_device (`int`): Rows of one evaluation batch of one process.
+        evaluates (`bool`): Whether the run evaluates on TRL's own schedule.
         given (`Mapping[str, int | None]`):
             The names of `DERIVED_SIZES`, with what the user set. Without `per_device_train_batch_size` it follows from
             `gradient_accumulation_steps`, or else is the largest that divides evenly, up to 8 rows and 32,768 tokens.
+            Without `num_generations_eval` it is the largest up to the group size that fits an evaluation batch.
 
     Returns:
         `BatchPlan`: The sizes TRL needs; those that were given are unchanged.
@@ -79,6 +87,7 @@ def plan_batches(
     """
     group = num_control + num_intervened
     rows = prompts_per_update * group
+    eval_rows = eval_rows_per_device * num_processes
     if group < 2:
         fix = "set num_intervened=8, or num_control=2 for control rollouts only"
         raise ConfigError("num_intervened", num_intervened, "num_control + num_intervened is at least 2", fix)
@@ -89,14 +98,24 @@ def plan_batches(
     if rows % per_step:
         raise _uneven(prompts_per_update, num_control, num_intervened, num_processes, per_device)
     accumulation = rows // per_step
-    plan = BatchPlan(per_device, accumulation, group, accumulation * updates_per_generation, rows * updates_per_generation)
+    plan = BatchPlan(
+        per_device_train_batch_size=per_device,
+        gradient_accumulation_steps=accumulation,
+        num_generations=group,
+        steps_per_generation=accumulation * updates_per_generation,
+        generation_batch_size=rows * updates_per_generation,
+        num_generations_eval=given["num_generations_eval"] or _largest_divisor(eval_rows, group),
+    )
 
     update = f"prompts_per_update={prompts_per_update} x ({num_control} + {num_intervened}) rollouts"
     split = f"{update} / ({num_processes} processes x per_device_train_batch_size={per_device})"
     batch = f"updates_per_generation={updates_per_generation}"
     reasons = {
         "gradient_accumulation_steps": (split, "prompts_per_update"),
-        "num_generations": (f"num_control={num_control} + num_intervened={num_intervened}", "num_control and num_intervened"),
+        "num_generations": (
+            f"num_control={num_control} + num_intervened={num_intervened}",
+            "num_control and num_intervened",
+        ),
         "steps_per_generation": (f"{split} x {batch}", "updates_per_generation"),
         "generation_batch_size": (f"{update} x {batch}", "prompts_per_update and updates_per_generation"),
     }
@@ -104,6 +123,14 @@ def plan_batches(
         expected = getattr(plan, name)
         if given[name] is not None and given[name] != expected:
             raise ConfigError(name, given[name], f"unset, or {expected} = {sum_of}", f"remove {name} and set {ours}")
+    if evaluates and eval_rows % plan.num_generations_eval:
+        fitting = _largest_divisor(eval_rows, plan.num_generations_eval)
+        raise ConfigError(
+            "num_generations_eval",
+            plan.num_generations_eval,
+            f"a divisor of {num_processes} processes x per_device_eval_batch_size={eval_rows_per_device} = {eval_rows}",
+            f"set num_generations_eval={fitting}, or per_device_eval_batch_size={plan.num_generations_eval}",
+        )
     return plan
 
 
@@ -113,8 +140,11 @@ def _rows_per_device(rows: int, processes: int, tokens_per_row: int, accumulatio
     share, rest = divmod(rows, processes)
     if rest:
         return 1  # nothing divides evenly; the caller says so
-    limit = max(1, min(MAX_DERIVED_ROWS, MAX_DERIVED_TOKENS // tokens_per_row))
-    return max(size for size in range(1, limit + 1) if share % size == 0)
+    return _largest_divisor(share, max(1, min(MAX_DERIVED_ROWS, MAX_DERIVED_TOKENS // tokens_per_row)))
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return max(size for size in range(1, limit + 1) if number % size == 0)
 
 
 def _uneven(prompts: int, control: int, intervened: int, processes: int, per_device: int) -> ConfigError:
@@ -124,9 +154,7 @@ def _uneven(prompts: int, control: int, intervened: int, processes: int, per_dev
     below = prompts // unit * unit
     fixes = [f"prompts_per_update={count}" for count in (below, below + unit, below + 2 * unit) if count > 0]
     if rows % processes == 0:
-        share = rows // processes
-        smaller = max(size for size in range(1, per_device) if share % size == 0)
-        fixes.insert(0, f"per_device_train_batch_size={smaller}")
+        fixes.insert(0, f"per_device_train_batch_size={_largest_divisor(rows // processes, per_device)}")
     return ConfigError(
         "prompts_per_update",
         prompts,

@@ -14,40 +14,21 @@ from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_availab
 from trl import GRPOConfig
 
 from .batch_plan import DERIVED_SIZES, Derived, plan_batches
-from .config_checks import check_combinations, check_ranges, check_types, derive_generation
+from .config_checks import check_fields, check_keys
+from .config_combinations import check_combinations, resolve_generation
 from .errors import ConfigError
+from .objective.loss import Anchor, RegressionSettings
+from .rollouts.sampler import SamplerSettings
+from .rollouts.schedule import InterventionBudget, Schedule, request_seed
 from .versions import check_versions
 
 check_versions()
 
+__all__ = ["MInTRLConfig", "check_keys"]
 
-@dataclass(frozen=True)
-class JudgeSettings:
-    """What the trainer needs to build a judge from the config. Holds the name of the key's variable, never the key.
 
-    Args:
-        kind (`str`, *optional*): `"llm"`, `"self"` or `"exact"`; `None` when the judge is an object passed in.
-        model (`str`, *optional*): Name of the judge model on its server.
-        base_url (`str`, *optional*): OpenAI-compatible endpoint.
-        api_key_env (`str`): Environment variable that holds the endpoint's key.
-        domain (`str`): `"math"` or `"code"`; picks the prompt templates.
-        temperature (`float`): Sampling temperature of reviews and corrections.
-        max_tokens (`int`): Longest reply to a review, in tokens.
-        timeout_seconds (`float`): Time limit of one request.
-        max_retries (`int`): Retries of one request after transport faults.
-        likelihood_threshold (`float`, *optional*): Self-judge only, in nats: rejects the first new step below it.
-    """
-
-    kind: str | None
-    model: str | None
-    base_url: str | None
-    api_key_env: str
-    domain: str
-    temperature: float
-    max_tokens: int
-    timeout_seconds: float
-    max_retries: int
-    likelihood_threshold: float | None
+class _MergedKwargs(dict):
+    """Template arguments with `enable_thinking` merged in by the config, so that a copy merges its own again."""
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -117,10 +98,10 @@ class MInTRLConfig(GRPOConfig):
     max_reviews: int = _setting(
         4, "Reviews of one rollout at most (R); a Keep consumes one too. At least 0; 0 never intervenes."
     )
-    correction_tokens: int = _setting(
-        64, "Tokens of one correction at most (h_max). From 1 to max_completion_length."
+    correction_tokens: int = _setting(64, "Tokens of one correction at most (h_max). From 1 to max_completion_length.")
+    review_final_chunk: bool = _setting(
+        True, "Whether a chunk that ends the response is reviewed while reviews remain."
     )
-    review_final_chunk: bool = _setting(True, "Whether a chunk that ends the response is reviewed while reviews remain.")
     overlap_reviews: bool = _setting(
         True, "Whether the policy goes on sampling while the judge reads. Changes the speed, never the rollouts."
     )
@@ -135,15 +116,14 @@ class MInTRLConfig(GRPOConfig):
         -0.2, "Constant anchor of intervention tokens, in nats per token. Below 0. The paper: math -0.2, code -0.1."
     )
     baseline: str = _setting(
-        "control", "Rollouts that the baseline is made of: 'control' (the paper) or 'pooled' (all; biased by the judge)."
+        "control",
+        "Rollouts that the baseline is made of: 'control' (the paper) or 'pooled' (all; biased by the judge).",
     )
     beta1: float | None = _setting(
         None, "Temperature of the baseline's soft value, in units of reward. Above 0; unset means the plain mean."
     )
     beta2: float = _setting(1e-3, "Weight of a rollout's log-ratio in the regression, in reward per nat. Above 0.")
-    loss_scale: float | None = _setting(
-        None, "Factor on the loss of phase 1. Above 0; unset means 1, as in the paper."
-    )
+    loss_scale: float | None = _setting(None, "Factor on the loss of phase 1. Above 0; unset means 1, as in the paper.")
 
     # --- Prompts and lengths
     max_prompt_length: int = _setting(
@@ -238,14 +218,16 @@ class MInTRLConfig(GRPOConfig):
     num_generations: int | None = _setting(None, "Derived: num_control + num_intervened; leave unset.")
     steps_per_generation: int | None = _setting(None, "Derived from updates_per_generation; leave unset.")
     generation_batch_size: int | None = _setting(None, "Derived from updates_per_generation; leave unset.")
+    num_generations_eval: int | None = _setting(
+        None, "Rollouts per prompt of an evaluation. Unset: the largest up to the group size that fits its batch."
+    )
 
     def __post_init__(self):
         for name in DERIVED_SIZES:  # a copy (`dataclasses.replace`) brings ours along; they are worked out again
             if isinstance(getattr(self, name), Derived):
                 setattr(self, name, None)
-        check_types(self)
-        check_ranges(self)
-        self.generation, self.use_vllm = derive_generation(self), False
+        check_fields(self)
+        self.generation, self.use_vllm = resolve_generation(self), False
         self.judge = self.judge or ("llm" if self.judge_base_url else None)
         check_combinations(self)
         self._resolve_precision()
@@ -266,6 +248,8 @@ class MInTRLConfig(GRPOConfig):
             updates_per_generation=self.updates_per_generation,
             num_processes=num_processes,
             tokens_per_row=self.max_prompt_length + self.max_completion_length,
+            eval_rows_per_device=self.per_device_eval_batch_size,
+            evaluates=self.eval_strategy != "no",
             given=given,
         )
         for name in DERIVED_SIZES:
@@ -283,18 +267,22 @@ class MInTRLConfig(GRPOConfig):
             self.activation_checkpointing = self.gradient_checkpointing
 
     def _merge_thinking(self) -> None:
-        kwargs = self.chat_template_kwargs or {}
-        if isinstance(kwargs, str):
-            raise ConfigError("chat_template_kwargs", kwargs, "a mapping", "write it as {name: value}")
-        if kwargs.get("enable_thinking", self.enable_thinking) != self.enable_thinking:
-            fix = f"set enable_thinking={kwargs['enable_thinking']} and leave it out of chat_template_kwargs"
-            allowed = f"the same as enable_thinking in chat_template_kwargs, {kwargs['enable_thinking']}"
-            raise ConfigError("enable_thinking", self.enable_thinking, allowed, fix)
-        self.chat_template_kwargs = {**kwargs, "enable_thinking": self.enable_thinking}
+        kwargs, thinking = self.chat_template_kwargs or {}, self.enable_thinking
+        if not isinstance(kwargs, dict):
+            raise ConfigError("chat_template_kwargs", kwargs, "a mapping", 'write it as {"name": value}')
+        if isinstance(kwargs, _MergedKwargs):
+            kwargs = {name: value for name, value in kwargs.items() if name != "enable_thinking"}
+        if kwargs.get("enable_thinking", thinking) != thinking:
+            allowed = f"the same as in chat_template_kwargs, which says {kwargs['enable_thinking']}"
+            fix = f"set enable_thinking={kwargs['enable_thinking']}, and leave it out of chat_template_kwargs"
+            raise ConfigError("enable_thinking", thinking, allowed, fix)
+        self.chat_template_kwargs = _MergedKwargs(kwargs, enable_thinking=thinking)
 
     def to_dict(self) -> dict[str, Any]:
         """Settings by name, as plain values that JSON and YAML can hold; a config built from them is equal."""
-        return {name: int(v) if isinstance(v, Derived) else v for name, v in super().to_dict().items()}
+        values = super().to_dict()
+        values["chat_template_kwargs"] = dict(values["chat_template_kwargs"])
+        return values | {name: int(values[name]) for name in DERIVED_SIZES}
 
     # --- The small frozen settings handed to the core
 
@@ -315,16 +303,12 @@ class MInTRLConfig(GRPOConfig):
         """Optimizer steps that one generated batch is used for."""
         return self.updates_per_generation * self.num_iterations
 
-    def schedule(self) -> "Schedule":
+    def schedule(self) -> Schedule:
         """Phases and roles."""
-        from .rollouts.schedule import Schedule
-
         return Schedule(self.num_control, self.num_intervened, self.intervention_updates)
 
-    def budget(self) -> "InterventionBudget":
+    def budget(self) -> InterventionBudget:
         """Limits of one rollout, in tokens and reviews."""
-        from .rollouts.schedule import InterventionBudget
-
         return InterventionBudget(
             chunk_tokens=self.chunk_tokens,
             max_reviews=self.max_reviews,
@@ -333,16 +317,13 @@ class MInTRLConfig(GRPOConfig):
             review_final_chunk=self.review_final_chunk,
         )
 
-    def sampler_settings(self, evaluation: bool = False) -> "SamplerSettings":
+    def sampler_settings(self, evaluation: bool = False) -> SamplerSettings:
         """Settings of the rollout sampler.
 
         Args:
             evaluation (`bool`, *optional*, defaults to `False`):
                 For evaluation: no reviews at all, and seeds of its own.
         """
-        from .rollouts.sampler import SamplerSettings
-        from .rollouts.schedule import request_seed
-
         budget, run_seed = self.budget(), self.seed
         if evaluation:
             budget, run_seed = replace(budget, max_reviews=0), request_seed(self.seed, 0, 0, 0, "eval")
@@ -356,25 +337,8 @@ class MInTRLConfig(GRPOConfig):
             no_verdict_window=self.no_verdict_window,
         )
 
-    def regression_settings(self) -> "RegressionSettings":
+    def regression_settings(self) -> RegressionSettings:
         """Settings of the loss of phase 1."""
-        from .objective.loss import Anchor, RegressionSettings
-
         return RegressionSettings(
             beta2=float(self.beta2), anchor=Anchor(self.anchor), kappa=float(self.kappa), loss_scale=self.loss_scale
-        )
-
-    def judge_settings(self) -> JudgeSettings:
-        """Settings of the judge that the trainer builds when none is passed in."""
-        return JudgeSettings(
-            kind=self.judge,
-            model=self.judge_model,
-            base_url=self.judge_base_url,
-            api_key_env=self.judge_api_key_env,
-            domain=self.judge_domain,
-            temperature=self.judge_temperature,
-            max_tokens=self.judge_max_tokens,
-            timeout_seconds=self.judge_timeout_seconds,
-            max_retries=self.judge_max_retries,
-            likelihood_threshold=self.judge_likelihood_threshold,
         )
