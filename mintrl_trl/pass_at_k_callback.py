@@ -1,0 +1,80 @@
+"""Pass@k of the policy alone while it trains: before, every few updates, after.
+
+It asks the trainer's own generator, never the judge, and writes scores into the run folder. It changes no weight.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from .evaluation import EvalProblem, EvalResult, evaluate_policy
+from .reporting.live import LiveProgress
+
+if TYPE_CHECKING:
+    from .recipe import RecipeArguments
+    from .tasks import Task
+    from .trainer import MInTRLTrainer
+
+
+class PassAtKCallback(TrainerCallback):
+    """Evaluate on a task's fixed problems.
+
+    Args:
+        trainer ([`MInTRLTrainer`]): Whose policy is evaluated.
+        task ([`Task`]): Holds the problems and the reward.
+        arguments ([`RecipeArguments`]): `eval_samples` responses per problem, every `eval_every` updates.
+
+    Attributes:
+        results (`dict[int, EvalResult]`): Scores by number of updates done; empty without problems.
+    """
+
+    def __init__(self, trainer: "MInTRLTrainer", task: "Task", arguments: "RecipeArguments"):
+        self.trainer, self.reward = trainer, task.reward
+        self.samples, self.every = arguments.eval_samples, arguments.eval_every
+        self.problems = [
+            EvalProblem.from_row(
+                row,
+                trainer.processing_class,
+                subset=task.subset(row),
+                chat_template_kwargs=trainer.args.chat_template_kwargs,
+            )
+            for row in task.evaluation
+        ]
+        self.results: dict[int, EvalResult] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._evaluate(state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.every and state.global_step % self.every == 0:
+            self._evaluate(state)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._evaluate(state)
+
+    def _evaluate(self, state: TrainerState) -> None:
+        trainer, update = self.trainer, state.global_step
+        if not self.problems or update in self.results:
+            return
+        trainer.policy.sync(trainer)
+        if not trainer.accelerator.is_main_process:
+            return
+        show = trainer.args.show_progress
+        with trainer.policy.generating():
+            result = evaluate_policy(
+                trainer.policy.generator,
+                trainer.policy.vocabulary,
+                self.problems,
+                self.reward,
+                num_samples=self.samples,
+                max_completion_tokens=trainer.args.max_completion_length,
+                run_seed=trainer.args.seed,
+                update=update,
+                watch=lambda sampler: LiveProgress(sampler.progress, f"evaluation after {update} updates", enabled=show),
+            )
+        self.results[update] = result
+        trainer.run_folder.append_metrics(update, result.metrics(ks=sorted({1, self.samples})))

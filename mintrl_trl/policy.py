@@ -1,0 +1,127 @@
+"""Builds the two doors of a trainer: who continues token ids, and who judges.
+
+From the arguments and the model that TRL prepared it makes the generator (in process, or a vLLM server with its weight
+sync), the vocabulary and the judge, and offers the trainer three verbs: `sync` before rollouts, `generating` around
+them, `close` at the end. It samples nothing and knows no objective.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peft import PeftModel
+
+from . import trl_seams
+from .errors import ConfigError
+from .generation.local import LocalGenerator
+from .generation.vocabulary import TokenizerVocabulary
+from .rollouts.doors import Judge, PolicyGenerator, Vocabulary
+
+if TYPE_CHECKING:
+    from .trainer import MInTRLTrainer
+
+
+@dataclass
+class Policy:
+    """The generator, what its ids spell, the judge, and how weights reach the generator.
+
+    Args:
+        generator ([`PolicyGenerator`]): Continues token ids.
+        vocabulary ([`Vocabulary`]): Of the policy's tokenizer.
+        judge ([`Judge`], *optional*): None where nothing is reviewed.
+        weight_sync (`object`, *optional*): Sends weights to a server; None in process.
+    """
+
+    generator: PolicyGenerator
+    vocabulary: Vocabulary
+    judge: Judge | None
+    weight_sync: Any = None
+    _synced_update: int = -1
+
+    def sync(self, trainer: "MInTRLTrainer") -> None:
+        """Make the generator sample from the current weights. Every process returns only when it does."""
+        update = trainer.state.global_step
+        if isinstance(self.generator, LocalGenerator):
+            self.generator.set_version(f"update-{update}")
+        elif self.weight_sync is not None:
+            if update != self._synced_update:
+                self.weight_sync.sync(trainer, self.generator, f"update-{update}")
+                self._synced_update = update
+            trainer.accelerator.wait_for_everyone()
+            self.weight_sync.verify(self.generator)
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """While rollouts are made. In process the model belongs to the generator meanwhile, and is given back as it was."""
+        with self.generator.active() if isinstance(self.generator, LocalGenerator) else nullcontext():
+            yield
+
+    def close(self) -> None:
+        """Stop the generator's threads or connections."""
+        if hasattr(self.generator, "close"):
+            self.generator.close()
+
+
+def build_policy(
+    trainer: "MInTRLTrainer",
+    *,
+    judge: "Judge | Callable[[PolicyGenerator], Judge] | None",
+    generator: PolicyGenerator | None,
+) -> Policy:
+    """The doors of `trainer`, from what the user passed and, for the rest, from its arguments."""
+    args = trainer.args
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    tokenizer = trainer.processing_class
+    vocabulary = TokenizerVocabulary(
+        tokenizer, end_ids=trainer.eos_token_ids, size=model.get_input_embeddings().num_embeddings
+    )
+    weight_sync = None
+    if generator is None and args.generation == "vllm":
+        from .generation.vllm import build_vllm
+
+        generator, weight_sync = build_vllm(trainer, vocabulary)
+    elif generator is None:
+        needs_base = args.judge == "self" and not isinstance(model, PeftModel)
+        generator = LocalGenerator(
+            model,
+            end_ids=trainer.eos_token_ids,
+            pad_id=tokenizer.pad_token_id,
+            temperature=args.temperature,
+            max_batch=args.local_max_batch,
+            base_model=trl_seams.unfused_copy(model) if needs_base else None,
+            autocast=trainer.accelerator.autocast,
+        )
+    return Policy(generator, vocabulary, _build_judge(trainer, judge, generator), weight_sync)
+
+
+def _build_judge(
+    trainer: "MInTRLTrainer", judge: "Judge | Callable[[PolicyGenerator], Judge] | None", generator: PolicyGenerator
+) -> Judge | None:
+    args = trainer.args
+    if judge is not None:
+        return judge if hasattr(judge, "review") else judge(generator)
+    if args.judge == "llm":
+        from .judges.llm import LLMJudge
+
+        return LLMJudge(
+            args.judge_model,
+            base_url=args.judge_base_url,
+            domain=args.judge_domain,
+            api_key=os.environ.get(args.judge_api_key_env),
+            temperature=args.judge_temperature,
+            max_tokens=args.judge_max_tokens,
+            timeout_seconds=args.judge_timeout_seconds,
+            max_retries=args.judge_max_retries,
+        )
+    if args.judge == "self":
+        from .judges.local import chat_self_judge
+
+        return chat_self_judge(generator, trainer.processing_class, domain=args.judge_domain)
+    if args.judge == "exact":
+        raise ConfigError(
+            "judge", "exact", "a judge object: only the task knows its exact judge", "pass judge=ChainsJudge(world)"
+        )
+    return None

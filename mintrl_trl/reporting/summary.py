@@ -1,0 +1,109 @@
+"""What a recipe shows when it ends: a picture, one rollout with its correction, scores before and after, the cost.
+
+Reads the run folder and writes to the terminal. It evaluates nothing itself.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import DataError
+from ..evaluation import EvalResult
+from .colours import print_rollout
+from .plots import learning_curves
+from .records import RolloutRecord
+from .run_folder import RunFolder
+
+
+class Stopwatch:
+    """Wall-clock and CPU seconds of a `with` block, child processes that ended included."""
+
+    def __enter__(self) -> "Stopwatch":
+        self._wall, self._cpu = time.perf_counter(), _cpu_seconds()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.wall_seconds = time.perf_counter() - self._wall
+        self.cpu_seconds = _cpu_seconds() - self._cpu
+
+
+def print_summary(
+    output_dir: str | Path,
+    stopwatch: Stopwatch,
+    results: Mapping[int, EvalResult],
+    console: Console | None = None,
+) -> None:
+    """Show what came of a run.
+
+    Args:
+        output_dir (`str` or `Path`): The run folder.
+        stopwatch ([`Stopwatch`]): Time of the training.
+        results (`Mapping[int, EvalResult]`): Evaluations by updates done; may be empty. The last line then is
+            `RESULT pass@1 BEFORE -> AFTER pass@k BEFORE -> AFTER`, of the hard problems where there are some.
+        console (`Console`, *optional*): Where to. Defaults to standard output.
+    """
+    console = console if console is not None else Console(highlight=False)
+    folder = RunFolder(output_dir)
+    record = corrected_rollout(folder)
+    if record is not None:
+        console.rule("a rollout with a correction: the judge's tokens are green, what it cut is struck through")
+        print_rollout(record, console)
+        console.rule()
+    if results:
+        console.print(_scores(results))
+    console.print(f"wall {stopwatch.wall_seconds:.0f} s, CPU {stopwatch.cpu_seconds:.0f} s", markup=False)
+    console.print(f"model and run folder: {folder.path}", markup=False, soft_wrap=True)
+    try:
+        console.print(f"learning curves: {learning_curves(folder)}", markup=False, soft_wrap=True)
+    except DataError as error:
+        console.print(f"no learning curves: {error}", markup=False, soft_wrap=True)
+    if results:
+        console.print(_result_line(results), markup=False, soft_wrap=True)
+
+
+def corrected_rollout(folder: RunFolder) -> RolloutRecord | None:
+    """The rollout to show: the first of the run that was corrected and rewarded, else the first corrected one."""
+    first = None
+    for record in folder.rollouts():
+        if any(review.review.intervened for review in record.reviews):
+            if record.reward is not None and record.reward > 0:
+                return record
+            first = first or record
+    return first
+
+
+def _scores(results: Mapping[int, EvalResult]) -> Table:
+    updates = sorted({min(results), max(results)})
+    k = _largest_k(results)
+    table = Table(title="the policy alone, without any judge")
+    table.add_column("problems")
+    for update in updates:
+        for name in dict.fromkeys((f"pass@1 after {update}", f"pass@{k} after {update}")):
+            table.add_column(name, justify="right")
+    for subset in (*results[updates[0]].subsets, None):
+        cells = [f"{results[u].pass_at(n, subset):.1%}" for u in updates for n in dict.fromkeys((1, k))]
+        table.add_row(subset or "all", *cells)
+    return table
+
+
+def _result_line(results: Mapping[int, EvalResult]) -> str:
+    before, after = results[min(results)], results[max(results)]
+    subset = "hard" if "hard" in after.subsets else None
+    scores = [
+        f"pass@{n} {before.pass_at(n, subset):.3f} -> {after.pass_at(n, subset):.3f}"
+        for n in dict.fromkeys((1, _largest_k(results)))
+    ]
+    return " ".join(["RESULT", *scores])
+
+
+def _largest_k(results: Mapping[int, EvalResult]) -> int:
+    return min(problem.samples for result in results.values() for problem in result.problems)
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

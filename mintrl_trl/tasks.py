@@ -1,0 +1,95 @@
+"""What a recipe trains on: rows, reward, judge and evaluation problems for `math`, `code` and `chains`.
+
+It puts together what `data`, `rewards` and `judges` offer, and contains no rule of a task itself. It loads no model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from datasets import Dataset
+
+from .config import MInTRLConfig
+from .data.chains import World, base_model_path, chains_reward, privileged_prompt
+from .data.sources import load_rows
+from .errors import ConfigError
+from .judges.exact import ChainsJudge
+from .recipe import Recipe, RecipeArguments
+from .rewards.math import math_reward
+from .rollouts.doors import Judge, PolicyGenerator
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a recipe trains on.
+
+    Args:
+        model (`str`): The policy: the recipe's, or the task's own.
+        rows (`Dataset`): Training rows.
+        reward (`Callable`): Outcome reward in TRL's signature.
+        judge (`Judge` or `Callable`, *optional*): The judge, or a function that makes it from the generator; `None`
+            where the trainer's arguments say it all.
+        evaluation (`Sequence[Mapping]`): Rows for evaluation during training; empty without.
+        subset (`Callable`): From an evaluation row to the name of the subset it is reported under.
+    """
+
+    model: str
+    rows: Dataset
+    reward: Callable[..., Any]
+    judge: Judge | Callable[[PolicyGenerator], Judge] | None = None
+    evaluation: Sequence[Mapping[str, Any]] = ()
+    subset: Callable[[Mapping[str, Any]], str | None] = lambda row: None
+
+
+def build_task(recipe: Recipe) -> Task:
+    """The task of a recipe.
+
+    Raises:
+        ConfigError: A setting that does not go with the task.
+        DataError: A row that cannot be used.
+    """
+    arguments, args, model = recipe.arguments, recipe.config, recipe.policy.model_name_or_path
+    if arguments.task == "chains":
+        return _chains(arguments, args, model)
+    if model is None:
+        fix = "set `model_name_or_path: Qwen/Qwen3-1.7B`, or a folder"
+        raise ConfigError("model_name_or_path", None, "a hub id or a folder", fix)
+    if args.judge == "exact":
+        raise ConfigError("judge", "exact", f"llm or self for `task: {arguments.task}`", "set `judge: self`")
+    rows = load_rows(arguments.dataset, task=arguments.task, split=arguments.dataset_split, limit=arguments.dataset_limit)
+    return Task(model, rows, _reward(arguments.task))
+
+
+def _reward(task: str) -> Callable[..., Any]:
+    if task == "math":
+        return math_reward
+    from .rewards.code import code_reward
+
+    return code_reward
+
+
+def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -> Task:
+    """The small world: endless fresh problems, the exact judge or the base model with the reference in front."""
+    if args.max_steps < 1:
+        fix = "set `max_steps: 150`"
+        raise ConfigError("max_steps", args.max_steps, "at least 1: the small world draws problems without end", fix)
+    world = World.load()
+    rows = Dataset.from_list(list(islice(world.training_rows(args.seed), args.max_steps * args.prompts_per_update)))
+    judge: Judge | Callable[[PolicyGenerator], Judge] | None = None
+    if args.judge == "self":
+        threshold = args.judge_likelihood_threshold or world.privileged_threshold
+        judge = _chains_self_judge(threshold)
+    elif args.judge == "exact":
+        judge = ChainsJudge(world, arguments.judge_error_rate)
+    elif args.needs_judge:
+        raise ConfigError("judge", args.judge, "exact or self for `task: chains`", "set `judge: exact`")
+    half = arguments.eval_problems // 2
+    return Task(
+        model=model or str(base_model_path()),
+        rows=rows,
+        reward=chains_reward,
+        judge=judge,
+        evaluation=world.evaluation_rows(arguments.eval_problems - half, half) if arguments.eval_problems else (),
+        subset=lambda row: "hard" if row["misconceived"] else "easy",
+    )

@@ -1,0 +1,341 @@
+"""`MInTRLTrainer`: TRL's `GRPOTrainer` with MInTRL's rollouts and objective. Glue only.
+
+TRL owns the training loop, prompts, padding, the model's forward, rewards, logging and checkpoints. This class hands it
+rollouts of the `InterventionSampler` and, in the intervention phase, takes the loss from `objective`; in the on-policy
+phase TRL's own GRPO loss acts unchanged. It contains no formula, no prompt text and no HTTP.
+
+Invariant: the phase is decided once per generated batch and travels with it as a key of the batch dict; who wrote a
+token travels as a tensor of the same dict, so that TRL's shuffle and split cannot part a row from its authors.
+"""
+
+import logging
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PrinterCallback, ProgressCallback
+from trl import GRPOTrainer
+
+from . import trl_seams
+from .config import MInTRLConfig
+from .errors import FailureLimitError
+from .objective.advantage import compute_advantages
+from .objective.loss import regression_loss
+from .objective.metrics import Totals, loss_totals, reward_metrics, rollout_totals
+from .policy import build_policy
+from .reporting.callback import RunFolderCallback
+from .reporting.console import ConsoleCallback
+from .reporting.live import LiveProgress
+from .reporting.records import rollout_record
+from .reporting.run_folder import RunFolder
+from .rollouts.doors import Judge, PolicyGenerator
+from .rollouts.rollout import Problem, Role, Rollout, RolloutRequest
+from .rollouts.sampler import InterventionSampler
+from .rollouts.schedule import Phase
+from .training_rows import check_rows, drop_long_rows, load_tokenizer, problem_of, refuse_unsupported
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Batch:
+    """The generated batch that is being made: held while TRL's hooks run, then dropped."""
+
+    rows: list[dict[str, Any]]
+    phase: Phase
+    update: int
+    training: bool
+    rollouts: list[Rollout] = field(default_factory=list)
+    rewards: Tensor | None = None  # (N,), NaN = no reward
+    reward_reasons: list[str | None] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class MInTRLTrainer(GRPOTrainer):
+    """Train a language model with MInTRL.
+
+    Args:
+        model (`str` or `PreTrainedModel` or `PeftModel`): The policy, as for `GRPOTrainer`.
+        reward_funcs (`Callable` or `list`): Rule-based outcome rewards in TRL's signature. `None` for a row means that
+            there is no reward: the row leaves the loss and the baseline.
+        args ([`MInTRLConfig`]): Settings.
+        train_dataset (`Dataset`): Rows with `prompt` (text or messages) and whatever the rewards need; optional
+            columns `question`, `privileged_context` and `answer` are for the judge alone.
+        eval_dataset (`Dataset` or `dict`, *optional*): Evaluated without interventions, always.
+        processing_class (`PreTrainedTokenizerBase`, *optional*): The tokenizer; loaded from `model` if not given.
+        judge ([`Judge`] or `Callable`, *optional*): The judge, or a function that makes one from the policy generator.
+            `None` builds it from `args`.
+        generator ([`PolicyGenerator`], *optional*): Who continues token ids. `None` builds it from `args`.
+        peft_config (`PeftConfig`, *optional*): Train an adapter; its dropout must be 0.
+        callbacks, optimizers, reward_processing_classes, quantization_config: As for `GRPOTrainer`.
+
+    Raises:
+        ConfigError: Something unsupported (images, tools, environments, `rollout_func`, adapter dropout, streaming
+            data), before any model loads.
+        DataError: A row that cannot be used, before any model loads.
+    """
+
+    _tag_names = ["trl", "mintrl"]
+    _name = "MInTRL"
+    _paper = {
+        "title": "MInTRL: Off-policy Intervention can boost On-policy RL",
+        "citation": textwrap.dedent("""\
+            @article{mintrl,
+                title = {{MInTRL: Off-policy Intervention can boost On-policy RL}}
+            }"""),
+    }
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: MInTRLConfig | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        reward_processing_classes: Any = None,
+        callbacks: list | None = None,
+        optimizers: tuple = (None, None),
+        quantization_config: Any = None,
+        peft_config: Any = None,
+        tools: Any = None,
+        rollout_func: Any = None,
+        environment_factory: Any = None,
+        *,
+        judge: "Judge | Callable[[PolicyGenerator], Judge] | None" = None,
+        generator: PolicyGenerator | None = None,
+    ):
+        args = args if args is not None else MInTRLConfig("runs/mintrl")
+        refuse_unsupported(
+            model=model,
+            args=args,
+            peft_config=peft_config,
+            datasets={"train_dataset": train_dataset, "eval_dataset": eval_dataset},
+            tools=tools,
+            rollout_func=rollout_func,
+            environment_factory=environment_factory,
+            judge=judge,
+        )
+        check_rows(train_dataset, "train_dataset")
+        tokenizer = processing_class if processing_class is not None else load_tokenizer(model, args)
+        train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, args)
+        self._batch: _Batch | None = None
+        self._window_totals = Totals()  # loss terms of the micro-batches of one update
+        super().__init__(
+            model=model,
+            reward_funcs=reward_funcs,
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=tokenizer,
+            reward_processing_classes=reward_processing_classes,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            quantization_config=quantization_config,
+            peft_config=peft_config,
+        )
+        self.schedule = args.schedule()
+        self.regression = args.regression_settings()
+        self.policy = build_policy(self, judge=judge, generator=generator)
+        self.judge = self.policy.judge
+        self.sampler = InterventionSampler(
+            self.policy.generator, self.judge, self.policy.vocabulary, args.sampler_settings()
+        )
+        self._eval_sampler = InterventionSampler(
+            self.policy.generator, None, self.policy.vocabulary, args.sampler_settings(evaluation=True)
+        )
+        self._eval_rows_started = 0
+        self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
+        if self.run_folder is not None:
+            self.add_callback(RunFolderCallback(self.run_folder, args))
+        for verbose in (PrinterCallback, ProgressCallback):  # fifty numbers an update; the run folder keeps them
+            self.remove_callback(verbose)
+        self.add_callback(ConsoleCallback(args.intervention_updates if args.needs_judge else 0))
+
+    # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's generate-and-score around our rollouts; replaces its advantages in the intervention phase."""
+        training = self.model.training
+        update = self.state.global_step
+        phase = self.schedule.phase(update) if training else Phase.ON_POLICY
+        batch = self._batch = _Batch(inputs, phase, update, training)
+        if training and update == self.schedule.intervention_updates > 0 and self.args.reset_optimizer_at_switch:
+            trl_seams.clear_optimizer_state(self.optimizer)
+        try:
+            output = super()._generate_and_score_completions(inputs)
+        finally:
+            self._batch = None
+        if not training:
+            return output
+
+        is_control = self._is_control(phase, len(batch.rewards))  # (N,)
+        own = slice(self.accelerator.process_index * len(inputs), (self.accelerator.process_index + 1) * len(inputs))
+        if phase is Phase.INTERVENTION:
+            advantages = compute_advantages(
+                batch.rewards,
+                is_control,
+                self.num_generations,
+                baseline=self.args.baseline,
+                beta1=self.args.beta1,
+            )
+            output["advantages"] = advantages.values[own]  # (B,)
+            output[trl_seams.SCORED] = advantages.scored[own]  # (B,)
+            output[trl_seams.IS_CONTROL] = is_control[own]  # (B,)
+            width = output["completion_ids"].size(1)
+            output |= trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device)
+            trl_seams.replace_logged_advantages(self, advantages.values)
+        self._report(batch, is_control, output["advantages"])
+        return output
+
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict, num_generations: int, **kwargs: Any
+    ) -> tuple[list[list[int]], None]:
+        """TRL's generation hook: one rollout per entry, in order, through the sampler."""
+        batch = self._batch
+        if len(prompt_ids) != len(batch.rows):
+            raise RuntimeError(f"TRL asked for {len(prompt_ids)} completions of {len(batch.rows)} rows")
+        started = time.perf_counter()
+        self.policy.sync(self)
+        synced = time.perf_counter()
+        first = self.accelerator.process_index * len(prompt_ids)
+        if not batch.training:
+            first += self._eval_rows_started
+            self._eval_rows_started += len(prompt_ids) * self.accelerator.num_processes
+        requests = [
+            RolloutRequest(
+                row=first + index,
+                prompt_ids=tuple(ids),
+                problem=problem_of(row),
+                role=self.schedule.role(first + index, batch.phase) if batch.training else Role.CONTROL,
+                update=batch.update,
+            )
+            for index, (ids, row) in enumerate(zip(prompt_ids, batch.rows, strict=True))
+        ]
+        batch.rollouts = self._sample(requests, training=batch.training)
+        batch.seconds |= {"sync": synced - started, "rollout": time.perf_counter() - synced}
+        return trl_seams.completion_lists(batch.rollouts)
+
+    def _sample(self, requests: Sequence[RolloutRequest], *, training: bool) -> list[Rollout]:
+        sampler = self.sampler if training else self._eval_sampler
+        label = f"update {self.state.global_step + 1}" if training else "evaluation"
+        show = self.args.show_progress if self.accelerator.is_main_process else False
+        with self.policy.generating(), LiveProgress(sampler.progress, label, enabled=show):
+            sampler.start(requests)
+            rollouts = sampler.collect()
+        return [rollouts[request.row] for request in requests]
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        """TRL's rewards of all processes (N, F), kept for our baseline."""
+        started = time.perf_counter()
+        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        batch = self._batch
+        batch.seconds["reward"] = time.perf_counter() - started
+        batch.rewards = trl_seams.total_rewards(rewards_per_func, self.reward_weights)
+        batch.reward_reasons = trl_seams.pending_reward_reasons(self, len(prompts))
+        unscored = torch.isnan(batch.rewards).float().mean().item()
+        if batch.training and unscored > self.args.unscored_limit:
+            raise FailureLimitError(
+                f"{unscored:.0%} of the rollouts of update {batch.update + 1} got no reward; `unscored_limit` is "
+                f"{self.args.unscored_limit:.0%}. Check the reward functions (the column `why` in "
+                f"{self.args.output_dir}/rollouts.jsonl helps) and continue from the last checkpoint, or raise the limit."
+            )
+        return rewards_per_func
+
+    def _is_control(self, phase: Phase, rows: int) -> Tensor:
+        """(N,) bool: which rows are pure on-policy. Decided by global position, so no communication is needed."""
+        roles = [self.schedule.role(row, phase) is Role.CONTROL for row in range(rows)]
+        return torch.tensor(roles, device=self.accelerator.device)
+
+    # Objective: steps 9 to 11 of the data walk
+
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """The squared regression (Eq. 7) on batches of the intervention phase; TRL's GRPO loss on all others."""
+        if not trl_seams.is_regression_batch(inputs):
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        output = trl_seams.forward(self, model, inputs)
+        response_mask = inputs["completion_mask"].bool()  # (B, C)
+        regression = regression_loss(
+            logps=output.logps,
+            old_logps=inputs.get("old_per_token_logps"),
+            response_mask=response_mask,
+            policy_authored=inputs[trl_seams.POLICY_AUTHORED],
+            advantages=inputs["advantages"],
+            scored=inputs[trl_seams.SCORED],
+            intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
+            settings=self.regression,
+        )
+        totals = loss_totals(
+            regression,
+            logps=output.logps,
+            old_logps=inputs.get("old_per_token_logps"),
+            entropies=output.entropies,
+            response_mask=response_mask,
+            policy_authored=inputs[trl_seams.POLICY_AUTHORED],
+            intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
+        )
+        self._window_totals = Totals.merge([self._window_totals, totals])
+        if self.accelerator.sync_gradients:  # the last micro-batch of the update
+            trl_seams.add_metrics(self, self._reduce(self._window_totals))
+            self._window_totals = Totals()
+        loss = regression.loss
+        if output.aux_loss is not None:
+            loss = loss + self.router_aux_loss_coef * output.aux_loss
+        return loss / self.current_gradient_accumulation_steps
+
+    # Reporting
+
+    def _report(self, batch: _Batch, is_control: Tensor, advantages: Tensor) -> None:
+        """Metrics of a generated batch, reduced once as sums and counts, and its rollouts for the run folder."""
+        metrics = self._reduce(rollout_totals(batch.rollouts))
+        metrics |= reward_metrics(batch.rewards, is_control, self.num_generations)
+        metrics |= {f"seconds/{stage}": seconds for stage, seconds in batch.seconds.items()}
+        trl_seams.add_metrics(self, metrics)
+        first = self.accelerator.process_index * len(batch.rows)
+        records = [
+            rollout_record(
+                rollout,
+                vocabulary=self.policy.vocabulary,
+                update=batch.update + 1,
+                group=rollout.request.row // self.num_generations,
+                reward=batch.rewards[first + index].item(),
+                reward_why=batch.reward_reasons[index],
+                advantage=advantages[index].item(),
+                row_id=batch.rows[index].get("id"),
+            )
+            for index, rollout in enumerate(batch.rollouts)
+        ]
+        records = self._gather_objects(records)
+        if self.run_folder is not None:
+            self.run_folder.append_rollouts(records)
+
+    def _gather_objects(self, items: list) -> list:
+        if self.accelerator.num_processes == 1:
+            return items
+        from accelerate.utils import gather_object
+
+        return gather_object(items)
+
+    def _reduce(self, totals: Totals) -> dict[str, float]:
+        """Means over all processes: sums and counts are added up first, then divided once."""
+        if self.accelerator.num_processes > 1:
+            totals = Totals.merge(self._gather_objects([totals]))
+        return totals.means()
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """TRL's evaluation; rollouts are the policy's own, and two evaluations draw the same noise."""
+        self._eval_rows_started = 0
+        return super().evaluate(*args, **kwargs)
+
+    def close(self) -> None:
+        """Stop the sampler, the generator and their threads. Training after `close` is an error."""
+        self.sampler.close()
+        self._eval_sampler.close()
+        self.policy.close()

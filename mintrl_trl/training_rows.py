@@ -1,0 +1,195 @@
+"""What the trainer refuses before a model loads, and what a judge may know of a row.
+
+Checks the constructor's arguments and the data rows, drops prompts that do not fit, and turns a row into the judge's
+`Problem`. It never changes a row.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from datasets import Dataset, IterableDataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from .config import MInTRLConfig
+from .errors import ConfigError, DataError
+from .rollouts.rollout import Problem
+
+logger = logging.getLogger(__name__)
+
+_IMAGE_COLUMNS = ("image", "images")
+
+
+def refuse_unsupported(
+    *,
+    model: Any,
+    args: MInTRLConfig,
+    peft_config: Any,
+    datasets: Mapping[str, Any],
+    tools: Any,
+    rollout_func: Any,
+    environment_factory: Any,
+    judge: Any,
+) -> None:
+    """Refuse what MInTRL cannot train with, saying why.
+
+    Raises:
+        ConfigError: Names the argument, what was given, what is allowed and what to do instead.
+    """
+    if not isinstance(args, MInTRLConfig):
+        raise ConfigError("args", type(args).__name__, "a MInTRLConfig", "build the arguments with MInTRLConfig(...)")
+    one_turn = "None: a rollout is one response, written by the policy and the judge"
+    if tools:
+        raise ConfigError("tools", tools, one_turn, "leave tools out, or train with TRL's GRPOTrainer")
+    if environment_factory is not None:
+        raise ConfigError(
+            "environment_factory", environment_factory, one_turn, "leave it out, or train with TRL's GRPOTrainer"
+        )
+    if rollout_func is not None:
+        raise ConfigError(
+            "rollout_func",
+            rollout_func,
+            "None: the intervention sampler makes the rollouts",
+            "pass generator= (who continues token ids) and judge= instead",
+        )
+    for kind, configs in (("peft_config", [peft_config]), ("model", getattr(model, "peft_config", {}).values())):
+        for config in configs:
+            dropout = getattr(config, "lora_dropout", 0.0)
+            if dropout:
+                raise ConfigError(
+                    f"{kind}.lora_dropout",
+                    dropout,
+                    "0.0: rollouts are sampled without dropout, so the trained log-probabilities would be another "
+                    "policy's",
+                    "set lora_dropout=0.0",
+                )
+    for name, dataset in datasets.items():
+        for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
+            if isinstance(part, IterableDataset):
+                raise ConfigError(
+                    name,
+                    type(part).__name__,
+                    "a map-style datasets.Dataset: prompts are measured and groups are formed by position",
+                    "materialise it with Dataset.from_list(list(stream))",
+                )
+            images = [column for column in _IMAGE_COLUMNS if part is not None and column in part.column_names]
+            if images:
+                raise ConfigError(
+                    name, f"column {images[0]}", "text only", f"remove the column: dataset.remove_columns({images})"
+                )
+    needs_judge = args.num_intervened > 0 and args.intervention_updates > 0 and args.max_reviews > 0
+    if needs_judge and judge is None and args.judge is None:
+        raise ConfigError(
+            "judge",
+            None,
+            "a judge object, a function that makes one from the generator, or a `judge` setting (llm, self, exact)",
+            "pass judge=LLMJudge(...), or set judge_base_url and judge_model, or num_intervened=0 for no interventions",
+        )
+
+
+def check_rows(dataset: Dataset | None, name: str) -> None:
+    """Check what the trainer itself reads of each row: `prompt`, and the judge's columns where there are any.
+
+    Raises:
+        ConfigError: There is no dataset, or it is empty.
+        DataError: Names the row, the column, its value and what is allowed.
+    """
+    if dataset is None or len(dataset) == 0:
+        raise ConfigError(name, dataset, "a dataset with at least one row", "pass rows with a `prompt` column")
+    if "prompt" not in dataset.column_names:
+        raise DataError(
+            f"{name}, every row",
+            "prompt",
+            None,
+            "text or a list of messages",
+            f"rename the right one of the columns {dataset.column_names} to `prompt`",
+        )
+    columns = [c for c in ("question", "privileged_context") if c in dataset.column_names]
+    for number, row in enumerate(dataset.select_columns(["prompt", *columns])):
+        where = f"{name}, row {number}"
+        _check_prompt(row["prompt"], where)
+        for column in columns:
+            if row[column] is not None and not isinstance(row[column], str):
+                raise DataError(where, column, row[column], "text or None", "turn it into text")
+
+
+def _check_prompt(prompt: Any, where: str) -> None:
+    if isinstance(prompt, str) and prompt:
+        return
+    messages = "a list of messages with text in `role` and `content`, the last one not the assistant's"
+    if not isinstance(prompt, list) or not prompt:
+        raise DataError(where, "prompt", prompt, f"non-empty text or {messages}", "fill it in or drop the row")
+    for message in prompt:
+        ok = isinstance(message, dict) and all(isinstance(message.get(k), str) for k in ("role", "content"))
+        if not ok:
+            raise DataError(where, "prompt", message, messages, "give every message a `role` and a text `content`")
+    if prompt[-1]["role"] == "assistant":
+        raise DataError(where, "prompt", prompt[-1], messages, "end the prompt with the user's message")
+
+
+def load_tokenizer(model: Any, args: MInTRLConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer that belongs to `model`, before the model itself loads."""
+    name = model if isinstance(model, str) else model.config._name_or_path
+    revision = (args.model_init_kwargs or {}).get("revision")
+    return AutoTokenizer.from_pretrained(
+        name, revision=revision, trust_remote_code=args.trust_remote_code, padding_side="left", truncation_side="left"
+    )
+
+
+def drop_long_rows(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, args: MInTRLConfig
+) -> tuple[Dataset, list[str]]:
+    """Drop rows whose rendered prompt is longer than `max_prompt_length` tokens.
+
+    Returns:
+        `tuple`: The rows that fit, and the ids (or row numbers) of those that do not.
+
+    Raises:
+        ConfigError: No row is left.
+    """
+    kwargs = args.chat_template_kwargs or {}
+
+    def length(prompt: str | list[dict]) -> int:
+        if isinstance(prompt, str):
+            return len(tokenizer(text=prompt)["input_ids"])
+        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **kwargs)
+        return len(ids["input_ids"])
+
+    lengths = [length(prompt) for prompt in dataset["prompt"]]
+    fits = [index for index, tokens in enumerate(lengths) if tokens <= args.max_prompt_length]
+    if len(fits) == len(lengths):
+        return dataset, []
+    if not fits:
+        raise ConfigError(
+            "max_prompt_length",
+            args.max_prompt_length,
+            f"at least {min(lengths)}, the shortest prompt of train_dataset in tokens",
+            "raise max_prompt_length or shorten the prompts",
+        )
+    kept = set(fits)
+    names = dataset["id"] if "id" in dataset.column_names else range(len(lengths))
+    dropped = [str(name) for index, name in enumerate(names) if index not in kept]
+    logger.warning(
+        "Dropped %d of %d rows whose prompt is longer than max_prompt_length=%d tokens: %s%s",
+        len(dropped),
+        len(lengths),
+        args.max_prompt_length,
+        ", ".join(dropped[:10]),
+        ", ..." if len(dropped) > 10 else "",
+    )
+    return dataset.select(fits), dropped
+
+
+def problem_of(row: Mapping[str, Any]) -> Problem:
+    """What a judge may know of a row: `question` (or the prompt's user text), `privileged_context`, `answer`."""
+    question = row.get("question")
+    if question is None:
+        prompt = row["prompt"]
+        texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt if m["role"] == "user"]
+        question = "\n\n".join(texts)
+    answer = row.get("answer")
+    return Problem(
+        question=question,
+        privileged_context=row.get("privileged_context"),
+        answer=answer if isinstance(answer, str) else None,
+    )
