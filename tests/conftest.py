@@ -1,9 +1,15 @@
 """What every test gets: CPU, one thread, no network beyond this machine, fixed seeds, a fixed Hypothesis profile."""
 
+import ipaddress
 import os
+import random
+import shutil
+import socket
+import tempfile
 
 # Read by libraries when they are imported, so they come before any other import.
 os.environ.update(
+    HF_HOME=tempfile.mkdtemp(prefix="mintrl-tests-"),
     HF_HUB_OFFLINE="1",
     TRANSFORMERS_OFFLINE="1",
     HF_HUB_DISABLE_TELEMETRY="1",
@@ -12,10 +18,6 @@ os.environ.update(
     OMP_NUM_THREADS="1",
     MKL_NUM_THREADS="1",
 )
-
-import ipaddress
-import random
-import socket
 
 import hypothesis
 import pytest
@@ -30,6 +32,10 @@ def pytest_configure(config):
     """Hide CUDA devices unless tests that need one were asked for."""
     if "not gpu" in config.option.markexpr:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,8 @@ from math import comb
 
 from ..errors import ConfigError
 
+SOLVED_ABOVE = 0.5  # rewards are 0 or 1; a response above this is right
+
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     r"""Unbiased Pass@k of one problem: `1 - C(n - c, k) / C(n, k)`.

@@ -20,9 +20,7 @@ from ..rollouts.rollout import Problem, Role, Rollout, RolloutRequest, StopReaso
 from ..rollouts.sampler import InterventionSampler, SamplerSettings
 from ..rollouts.schedule import InterventionBudget, request_seed
 from ..rollouts.segmentation import decode
-from .pass_at_k import pass_at_k
-
-SOLVED_ABOVE = 0.5  # rule-based rewards are 0 or 1
+from .pass_at_k import SOLVED_ABOVE, pass_at_k
 
 
 @dataclass(frozen=True)
