@@ -41,8 +41,8 @@ class MInTRLConfig(GRPOConfig):
     r"""
     Configuration of [`MInTRLTrainer`]: TRL's [`~trl.GRPOConfig`] plus the settings of MInTRL.
 
-    Every setting is described in the help text of its field (`mintrl train --help`), with unit and range. TRL's and
-    transformers' own settings keep their names and meaning. What differs:
+    Every setting is described in the help text of its field, with unit and range; a recipe's `--help` prints them.
+    TRL's and transformers' own settings keep their names and meaning. What differs:
 
     - **Batch sizes are derived.** `num_generations`, `gradient_accumulation_steps`, `steps_per_generation` and
       `generation_batch_size` follow from `prompts_per_update`, `num_control`, `num_intervened` and

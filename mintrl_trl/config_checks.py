@@ -149,24 +149,35 @@ def check_fields(config: Any) -> None:
 
 
 def check_keys(mapping: Mapping[str, Any], *config_classes: type) -> None:
-    """Refuse keys that are no setting of any of the classes, such as misspelt ones in a recipe.
+    """Refuse what a recipe gets wrong before it is parsed: unknown keys, and text that is no number.
 
     Args:
-        mapping (`Mapping[str, Any]`): Keys and values as read from a recipe.
+        mapping (`Mapping[str, Any]`): Keys and values as read from a recipe; `None` stands for a value not known yet.
         config_classes (`type`): Dataclasses whose fields are the known settings.
 
     Raises:
-        ConfigError: An unknown key; the message names the nearest known one.
+        ConfigError: An unknown key, with the nearest known one; or text where a number belongs.
     """
-    known = {item.name for config_class in config_classes for item in dataclasses.fields(config_class) if item.init}
+    owners = {item.name: owner for owner in config_classes for item in dataclasses.fields(owner) if item.init}
     for key, value in mapping.items():
-        if key in known:
-            continue
-        near = difflib.get_close_matches(str(key), sorted(known), 1, 0.6)
-        fix = f"did you mean `{near[0]}`; if not, remove `{key}`" if near else f"remove `{key}`"
-        secret = re.search(r"key|token$|secret|password", str(key), re.IGNORECASE)
-        names = " or ".join(config_class.__name__ for config_class in config_classes)
-        raise ConfigError(str(key), HIDDEN if secret else value, f"the name of a setting of {names}", fix)
+        if key not in owners:
+            near = difflib.get_close_matches(str(key), sorted(owners), 1, 0.6)
+            fix = f"did you mean `{near[0]}`; if not, remove `{key}`" if near else f"remove `{key}`"
+            secret = re.search(r"key|token$|secret|password", str(key), re.IGNORECASE)
+            names = " or ".join(owner.__name__ for owner in config_classes)
+            raise ConfigError(str(key), HIDDEN if secret else value, f"the name of a setting of {names}", fix)
+        kind, optional = _plain_fields(owners[key]).get(key, (str, True))
+        if isinstance(value, str) and kind in (int, float) and not _reads_as(kind, value):
+            allowed = _allowed(key, kind, optional)
+            raise ConfigError(key, value, allowed, _number_fix(owners[key], key, kind, value))
+
+
+def _reads_as(kind: type, text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
 
 
 @cache
@@ -219,14 +230,10 @@ def _allowed(name: str, kind: type, optional: bool) -> str:
 def _number_fix(config_class: type, name: str, kind: type, value: Any) -> str:
     """The nearest setting that works: the number meant by a text, the other sign, a whole number; else the default."""
     guess: Any = None
-    if isinstance(value, str) and kind in (int, float):
-        try:
-            guess = kind(value)
-        except ValueError:
-            pass
-        else:
-            if _fits(guess, kind) and guess in RANGES.get(name, Range()):
-                return f"write {guess} without quotes, and with a point (1.0e-6) before an exponent"
+    if isinstance(value, str) and kind in (int, float) and _reads_as(kind, value):
+        guess = kind(value)
+        if _fits(guess, kind) and guess in RANGES.get(name, Range()):
+            return f"write {guess} without quotes, and with a point (1.0e-6) before an exponent"
     elif isinstance(value, float) and kind is int and math.isfinite(value):
         guess = round(value)
     elif not isinstance(value, bool) and isinstance(value, int | float) and RANGES.get(name) is NEGATIVE:
@@ -234,7 +241,7 @@ def _number_fix(config_class: type, name: str, kind: type, value: Any) -> str:
     if guess is not None and _fits(guess, kind) and guess in RANGES.get(name, Range()):
         return f"did you mean {name}={guess}"
     default = config_class.__dataclass_fields__[name].default
-    return f"remove {name}" if default is None else f"set {name}={default!r}, the default"
+    return f"remove {name}" if default in (None, dataclasses.MISSING) else f"set {name}={default!r}, the default"
 
 
 def _listed(choices: tuple[str, ...]) -> str:

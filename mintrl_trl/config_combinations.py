@@ -167,6 +167,9 @@ def _check_judge(config: Any) -> None:
     if config.judge in ("self", "exact") and config.judge_base_url is not None:
         allowed = f"unset with judge={config.judge!r}, which asks no server"
         raise ConfigError("judge_base_url", config.judge_base_url, allowed, "remove judge_base_url, or set judge='llm'")
+    if config.judge == "llm" and config.anchor == "judge":
+        allowed = "'const' or 'proxy' with judge='llm', which answers in text without log-probabilities"
+        raise ConfigError("anchor", "judge", allowed, "set anchor='const'")
     threshold = config.judge_likelihood_threshold
     if threshold is not None and config.judge != "self":
         allowed = f"unset with judge={config.judge!r}"

@@ -116,6 +116,8 @@ WRONG = [
     wrong("judge at a spaced address", {"judge_base_url": "http://a b/v1"}, "an http or https address", "8001/v1"),
     wrong("self-judge with a server", {"judge": "self", **JUDGE}, "unset with judge='self'", "set judge='llm'",
           field="judge_base_url", shown="'http://localhost:8001/v1'"),
+    wrong("anchor that the judge cannot give", {"anchor": "judge", **JUDGE}, "judge='llm', which answers in text",
+          "set anchor='const'"),
     wrong("threshold of another judge", {"judge_likelihood_threshold": -2.0, **JUDGE},
           "unset with judge='llm'", "set judge='self'"),
     wrong("threshold above zero", {"judge_likelihood_threshold": 2.0, "judge": "self"},
@@ -215,6 +217,20 @@ def test_tables_name_real_fields():
 def test_misspelt_key_is_refused_with_the_nearest_name(key, near):
     with pytest.raises(ConfigError, match=rf"`{key}` is 64.*MInTRLConfig.*did you mean `{near}`"):
         check_keys({"kappa": -0.2, key: 64}, MInTRLConfig)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "fix"),
+    [
+        ("kappa", "abc", "set kappa=-0.2, the default"),
+        ("chunk_tokens", "12.5", "set chunk_tokens=512"),
+        ("beta1", "", "remove"),
+    ],
+)
+def test_text_that_is_no_number_is_refused_before_it_is_parsed(key, text, fix):
+    with pytest.raises(ConfigError, match=rf"`{key}` is '{text}'. Allowed: a .* number.*{fix}"):
+        check_keys({key: text}, MInTRLConfig)
+    check_keys({key: "1", "learning_rate": "1e-6", "anchor": "proxy", "max_steps": None}, MInTRLConfig)
 
 
 def test_unknown_key_never_shows_a_secret():
