@@ -14,7 +14,8 @@ L0 = frozenset({"errors", "rollouts"})
 L1 = frozenset({"objective"})
 L2A = frozenset({"rewards", "data"})
 L2B = frozenset({"generation", "judges"})
-L3 = frozenset({"evaluation", "reporting"})
+L3A = frozenset({"evaluation"})
+L3B = frozenset({"reporting"})  # shows what evaluation found
 L5 = frozenset({"cli"})
 # Modules that lie beside the rooms are the trainer and what surrounds it.
 L4 = frozenset(path.stem for path in PACKAGE.glob("*.py")) - {"__init__", "errors"} - L5
@@ -24,9 +25,9 @@ MAY_IMPORT = (
     {"errors": frozenset(), "rollouts": frozenset({"errors"})}
     | dict.fromkeys(L1 | L2A, L0)
     | dict.fromkeys(L2B, L0 | L2A)
-    | dict.fromkeys(L3, L0 | L1 | L2A | L2B)
-    | dict.fromkeys(L4, L0 | L1 | L2A | L2B | L3 | L4)
-    | dict.fromkeys(L5, L0 | L1 | L2A | L2B | L3 | L4)
+    | dict.fromkeys(L3A, L0 | L1 | L2A | L2B)
+    | dict.fromkeys(L3B, L0 | L1 | L2A | L2B | L3A)
+    | dict.fromkeys(L4 | L5, L0 | L1 | L2A | L2B | L3A | L3B | L4)
 )
 STDLIB = frozenset(sys.stdlib_module_names)
 TRL_ROOMS = L4 | L5  # the only rooms that may know TRL
