@@ -1,0 +1,170 @@
+"""One vLLM server over HTTP: its address, its clients, its failures in words.
+
+Owns how this package reaches a server: one HTTP library (`openai`, whose own retries are off), explicit time limits,
+and one kind of error that names URL, age and the server's own text. It never decides what to ask or what an answer
+means. Invariant: no call waits for ever.
+"""
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError, GenerationError
+
+if TYPE_CHECKING:
+    import openai
+
+CONNECT_SECONDS = 5.0  # a server that is there accepts at once
+LONGEST_PAUSE_SECONDS = 8.0
+LONGEST_TEXT_CHARS = 1000
+PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed later
+
+
+class ServerError(GenerationError):
+    """A request that a server did not answer as it should.
+
+    Args:
+        message (`str`): URL, age and the server's own words.
+        status (`int`, *optional*): HTTP status; `None` where no answer came.
+        retryable (`bool`): Whether the same request may succeed later.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, retryable: bool = False):
+        self.status, self.retryable = status, retryable
+        super().__init__(message)
+
+
+def server_root(base_url: str) -> str:
+    """Address of a server without a trailing `/` and `/v1`.
+
+    >>> server_root("http://localhost:8000/v1/")
+    'http://localhost:8000'
+
+    Raises:
+        ConfigError: It is not an http or https address.
+    """
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            "base_url", base_url, "an http or https address of a vLLM server", "write it like 'http://localhost:8000'"
+        )
+    return base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def pause_seconds(attempt: int, seed: int) -> float:
+    """Pause before retry number `attempt` (from 0): doubles from half a second, capped, spread by the seed."""
+    return min(0.5 * 2**attempt, LONGEST_PAUSE_SECONDS) * (0.5 + 0.5 * (seed % 1024) / 1024)
+
+
+def server_words(text: str) -> str:
+    """The message inside an error body of vLLM or FastAPI; any other body as it is, shortened."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            error = error.get("message") or error.get("detail") or body
+        text = error if isinstance(error, str) else json.dumps(error)
+    text = " ".join(text.split())
+    return text[:LONGEST_TEXT_CHARS] or "(no text)"
+
+
+def as_fault(error: Exception, what: str, seconds: float) -> ServerError:
+    """The failure of request `what` after `seconds` as a [`ServerError`]: a refusal of the server, or no answer."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        status = response.status_code
+        message = f"{what} answered {status} after {seconds:.1f} s: {server_words(response.text)}"
+        return ServerError(message, status=status, retryable=status in PASSING_STATUSES)
+    cause = error.__cause__ or error
+    return ServerError(f"{what} failed after {seconds:.1f} s: {type(cause).__name__}: {cause}", retryable=True)
+
+
+def open_async_client(root: str, *, api_key: str | None, max_connections: int) -> "openai.AsyncOpenAI":
+    """Client for streams on the running event loop. It sets no read limit: whoever reads knows how long to wait."""
+    import httpx2
+    import openai
+
+    limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS, write=30.0)
+    http_client = openai.DefaultAsyncHttpx2Client(limits=limits, timeout=timeout)
+    return openai.AsyncOpenAI(
+        base_url=root, api_key=api_key or "none", max_retries=0, timeout=timeout, http_client=http_client
+    )
+
+
+class ServerControl:
+    """Blocking calls to one server: is it up, what does it serve, load these weights. Never retries a call.
+
+    Args:
+        base_url (`str`): Address of the server, with or without `/v1`.
+        api_key (`str`, *optional*): The server's own key. No key is ever read from the environment.
+    """
+
+    def __init__(self, base_url: str, *, api_key: str | None = None):
+        self.root = server_root(base_url)
+        self._api_key = api_key
+
+    def __repr__(self) -> str:
+        return f"ServerControl({self.root!r})"
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float) -> Any:
+        """Make one request on a connection of its own: calls lie minutes apart, and an idle connection may be gone.
+
+        Returns:
+            The JSON value of the answer, or its text where it is not JSON.
+
+        Raises:
+            ServerError: The server refused, or gave no answer within `seconds`.
+        """
+        import openai
+
+        started = time.monotonic()
+        timeout = openai.Timeout(max(seconds, 0.1), connect=min(CONNECT_SECONDS, max(seconds, 0.1)))
+        headers = {"Connection": "close"}
+        try:
+            with openai.OpenAI(
+                base_url=self.root,
+                api_key=self._api_key or "none",
+                max_retries=0,
+                timeout=timeout,
+                default_headers=headers,
+            ) as client:
+                text = client.get(path, cast_to=str) if method == "GET" else client.post(path, cast_to=str, body=body)
+        except openai.OpenAIError as error:
+            raise as_fault(error, f"{method} {self.root}{path}", time.monotonic() - started) from error
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Wait until the server says that it is healthy.
+
+        Raises:
+            GenerationError: Not within `seconds`; names the last answer. At once where no waiting can help.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self.call("GET", "/health", seconds=min(CONNECT_SECONDS, deadline - time.monotonic()))
+                return
+            except ServerError as fault:
+                left = deadline - time.monotonic()
+                if not fault.retryable:
+                    raise
+                if left <= 0:
+                    message = f"{self.root} was not ready within {seconds:g} s. Last answer: {fault}"
+                    raise GenerationError(message) from fault
+            time.sleep(min(0.5, left))
+
+    def models(self, *, seconds: float) -> dict[str, dict[str, Any]]:
+        """What the server serves, base model and adapters: name -> card (`root`, `parent`, `max_model_len`)."""
+        answer = self.call("GET", "/v1/models", seconds=seconds)
+        try:
+            return {card["id"]: card for card in answer["data"]}
+        except (TypeError, KeyError) as error:
+            raise GenerationError(f"{self.root}/v1/models gave no list of models: {str(answer)[:200]}") from error
