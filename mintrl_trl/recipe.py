@@ -99,8 +99,11 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
     classes = (RecipeArguments, MInTRLConfig, PolicyArguments)
     check_keys(values, *classes)
-    check_keys({flag[2:].split("=")[0].replace("-", "_"): None for flag in flags if flag.startswith("--")}, *classes)
     parser = TrlParser(classes)
+    negated = {action.dest for action in parser._actions for option in action.option_strings if "--no_" in option}
+    names = [flag[2:].split("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
+    names = [name.removeprefix("no_") if name.removeprefix("no_") in negated else name for name in names]
+    check_keys(dict.fromkeys(names), *classes)
     parser.set_defaults_with_config(**values)
     return Recipe(*parser.parse_args_into_dataclasses(args=flags))
 

@@ -77,8 +77,7 @@ def refuse_unsupported(
                 raise ConfigError(
                     name, f"column {images[0]}", "text only", f"remove the column: dataset.remove_columns({images})"
                 )
-    needs_judge = args.num_intervened > 0 and args.intervention_updates > 0 and args.max_reviews > 0
-    if needs_judge and judge is None and args.judge is None:
+    if args.needs_judge and judge is None and args.judge is None:
         raise ConfigError(
             "judge",
             None,

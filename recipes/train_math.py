@@ -16,7 +16,7 @@ from mintrl_trl import MInTRLTrainer
 from mintrl_trl.errors import MInTRLError
 from mintrl_trl.pass_at_k_callback import PassAtKCallback
 from mintrl_trl.recipe import parse_recipe
-from mintrl_trl.reporting.summary import Stopwatch, print_summary
+from mintrl_trl.summary import Stopwatch, print_summary
 from mintrl_trl.tasks import build_task
 
 QUICKSTART = Path(__file__).with_name("quickstart.yaml")

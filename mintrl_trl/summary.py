@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import DataError
-from ..evaluation import EvalResult
-from .colours import print_rollout
-from .plots import learning_curves
-from .records import RolloutRecord
-from .run_folder import RunFolder
+from .errors import DataError
+from .evaluation import EvalResult
+from .reporting.colours import print_rollout
+from .reporting.plots import learning_curves
+from .reporting.records import RolloutRecord
+from .reporting.run_folder import RunFolder
 
 
 class Stopwatch:

@@ -1,0 +1,458 @@
+"""The trainer against TRL's own, and what travels through its batches."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+
+from mintrl_trl import FailureLimitError, MInTRLTrainer, trl_seams
+from mintrl_trl.objective.loss import regression_loss
+from tests.tiny import tiny_model, tiny_tokenizer
+from tests.trainers import (
+    ROWS,
+    AlwaysKeep,
+    HashGenerator,
+    RejectLastStep,
+    assert_same_weights,
+    make_trainer,
+    parity_reward,
+    settings,
+    weights,
+)
+
+
+class Recorder(MInTRLTrainer):
+    """Keeps generated batches, micro-batches and the gradients of every update."""
+
+    def __init__(self, *args, **kwargs):
+        self.batches, self.micro_batches, self.completions, self.gradients = [], [], [], []
+        super().__init__(*args, **kwargs)
+
+    def _generate_single_turn(self, *args, **kwargs):
+        output = super()._generate_single_turn(*args, **kwargs)
+        self.completions.append(output[0])
+        return output
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.batches.append(output)
+        return output
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        self.micro_batches.append(inputs)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self.gradients.append({n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None})
+        return loss
+
+
+class Replayed(GRPOTrainer):
+    """TRL's own trainer, given completions."""
+
+    script: list
+
+    def _generate_single_turn(self, *args, **kwargs):
+        return self.script.pop(0), None
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self.gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
+        return loss
+
+
+def read_lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def trl_trainer(output_dir, script, reward=parity_reward, rows=ROWS, **overrides):
+    args = GRPOConfig(
+        str(output_dir),
+        **dict(
+            per_device_train_batch_size=8,
+            gradient_accumulation_steps=1,
+            num_generations=4,
+            max_completion_length=16,
+            max_steps=3,
+            learning_rate=1e-2,
+            lr_scheduler_type="constant",
+            weight_decay=0.01,
+            delta=3.0,
+            logging_steps=1,
+            report_to="none",
+            bf16=False,
+            use_cpu=True,
+            gradient_checkpointing=False,
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        | overrides,
+    )
+    trainer = Replayed(
+        model=tiny_model(),
+        reward_funcs=reward,
+        args=args,
+        train_dataset=Dataset.from_list(list(rows)),
+        processing_class=tiny_tokenizer(),
+    )
+    trainer.script = list(script)
+    return trainer
+
+
+# Against TRL
+
+
+def test_without_interventions_three_updates_give_exactly_trls_weights(tmp_path):
+    ours = make_trainer(
+        tmp_path / "ours",
+        trainer_class=Recorder,
+        judge=None,
+        num_control=4,
+        num_intervened=0,
+        intervention_updates=0,
+        max_steps=3,
+    )
+    start = weights(ours)
+    ours.train()
+    theirs = trl_trainer(tmp_path / "theirs", ours.completions)
+    theirs.train()
+    assert_same_weights(weights(ours), weights(theirs))
+    assert any(not torch.equal(start[name], after) for name, after in weights(ours).items())
+
+
+def test_the_second_phase_after_a_checkpoint_is_grpo_resumed_there(tmp_path):
+    """Property (vii): metrics and weights of phase 2 equal those of TRL's trainer resumed at the switch."""
+    common = dict(save_strategy="steps", save_steps=1, max_steps=3)
+    ours = make_trainer(tmp_path / "ours", trainer_class=Recorder, intervention_updates=1, **common)
+    ours.train()
+    theirs = trl_trainer(tmp_path / "theirs", ours.completions[1:], max_steps=3)
+    theirs.train(resume_from_checkpoint=str(tmp_path / "ours" / "checkpoint-1"))
+    assert_same_weights(weights(ours), weights(theirs))
+    shared = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "clip_ratio/region_mean")
+    for left, right in zip(ours.state.log_history[1:3], theirs.state.log_history[1:3], strict=True):
+        assert left["step"] == right["step"]
+        assert [left[name] for name in shared] == pytest.approx([right[name] for name in shared], rel=1e-6)
+
+
+def test_proxy_gradient_is_parallel_to_dr_grpo_with_factor_two_beta2_lmax(tmp_path):
+    """Property (i): aligned Proxy is REINFORCE with a token sum; TRL's dr_grpo divides it by L_max."""
+    beta2, l_max = 1e-3, 16
+    ours = make_trainer(
+        tmp_path / "ours",
+        trainer_class=Recorder,
+        anchor="proxy",
+        beta2=beta2,
+        max_grad_norm=0.0,
+        max_steps=1,
+        intervention_updates=1,
+    )
+    ours.train()
+    batch = ours.batches[0]
+
+    class OurAdvantages(Replayed):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            return output | {"advantages": batch["advantages"]}
+
+    theirs = trl_trainer(
+        tmp_path / "theirs",
+        ours.completions,
+        max_steps=1,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        max_grad_norm=0.0,
+    )
+    theirs.__class__ = OurAdvantages
+    theirs.train()
+    (left,) = ours.gradients
+    ours_flat = torch.cat([left[n].flatten() for n in sorted(left)]).double()
+    theirs_flat = torch.cat([theirs.gradients[n].flatten() for n in sorted(left)]).double()
+    cosine = torch.dot(ours_flat, theirs_flat) / (ours_flat.norm() * theirs_flat.norm())
+    assert cosine.item() == pytest.approx(1.0, abs=1e-9)
+    assert (ours_flat.norm() / theirs_flat.norm()).item() == pytest.approx(2 * beta2 * l_max, rel=1e-5)
+
+
+def test_const_without_any_intervention_is_proxy(tmp_path):
+    runs = []
+    for anchor in ("const", "proxy"):
+        trainer = make_trainer(tmp_path / anchor, judge=AlwaysKeep(), anchor=anchor)
+        trainer.train()
+        runs.append(weights(trainer))
+    assert_same_weights(*runs)
+
+
+def test_const_with_interventions_is_not_proxy(tmp_path):
+    runs = []
+    for anchor in ("const", "proxy"):
+        trainer = make_trainer(tmp_path / anchor, anchor=anchor, beta2=0.1)
+        trainer.train()
+        runs.append(weights(trainer))
+    assert any(not torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+# What travels with a batch
+
+
+def test_masks_follow_their_rows_through_the_shuffle(tmp_path):
+    """P10: every correction token 5, 6 at a cut is marked, and nothing else is, after TRL permuted the rows."""
+    trainer = make_trainer(tmp_path, trainer_class=Recorder, judge=RejectLastStep((45, 45)), max_steps=1)
+    trainer.policy.generator.size = 45  # the policy never samples id 45, so it marks the judge's tokens
+    trainer.train()
+    (inputs,) = trainer.micro_batches
+    foreign = inputs["completion_ids"] == 45
+    assert torch.equal(~inputs[trl_seams.POLICY_AUTHORED], foreign)
+    assert foreign.any(dim=1).sum() == 4
+    assert torch.equal(foreign.any(dim=1), ~inputs[trl_seams.IS_CONTROL])
+    assert not torch.equal(inputs["completion_ids"], trainer.batches[0]["completion_ids"])
+
+
+def test_correction_tokens_are_trained_on(tmp_path):
+    """P06: authorship never removes a token from the loss."""
+    trainer = make_trainer(tmp_path, trainer_class=Recorder, max_steps=1)
+    trainer.train()
+    (inputs,) = trainer.micro_batches
+    assert (inputs["completion_mask"].bool() & ~inputs[trl_seams.POLICY_AUTHORED]).any()
+    assert "tool_mask" not in inputs
+    foreign = ~inputs[trl_seams.POLICY_AUTHORED]
+    assert (inputs["completion_mask"].bool() | ~foreign).all()
+
+
+def test_advantages_use_the_controls_alone_and_reach_the_table(tmp_path):
+    """P07, T8: the baseline is the controls' mean, whatever the intervened rollouts earn."""
+
+    def reward(completions, **kwargs):  # groups of 4: controls 0, 0, intervened 1, 1
+        return [0.0, 0.0, 1.0, 1.0] * 2
+
+    trainer = make_trainer(tmp_path, trainer_class=Recorder, reward=reward, max_steps=1)
+    trainer.train()
+    assert trainer.batches[0]["advantages"].tolist() == [0.0, 0.0, 1.0, 1.0] * 2
+    assert list(trainer._logs["advantages"]) == [0.0, 0.0, 1.0, 1.0] * 2
+
+
+def test_rows_without_reward_leave_loss_and_baseline(tmp_path):
+    rewards = [1.0, None, 1.0, 0.0, None, None, 1.0, 1.0]  # second group: no control has a reward
+    trainer = make_trainer(
+        tmp_path,
+        trainer_class=Recorder,
+        reward=lambda completions, **kwargs: list(rewards),
+        max_steps=1,
+        unscored_limit=0.5,
+    )
+    trainer.train()
+    assert trainer.batches[0]["advantages"].tolist() == [0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0]
+    assert trainer.batches[0][trl_seams.SCORED].tolist() == [True, False, True, True, False, False, False, False]
+
+
+def test_too_many_rows_without_reward_stop_the_run(tmp_path):
+    trainer = make_trainer(tmp_path, reward=lambda completions, **kwargs: [None] * 3 + [1.0] * 5)
+    with pytest.raises(FailureLimitError, match=r"38% .*unscored_limit.* 20%"):
+        trainer.train()
+
+
+def test_micro_batches_add_up_to_the_whole_batch(tmp_path):
+    """T9: accumulating over micro-batches changes nothing."""
+    runs = []
+    for size in (8, 2):
+        trainer = make_trainer(tmp_path / str(size), per_device_train_batch_size=size)
+        trainer.train()
+        runs.append(weights(trainer))
+    assert_same_weights(*runs, rtol=1e-4, atol=1e-6)
+
+
+def test_two_updates_per_generation_regress_on_the_old_policy(tmp_path):
+    trainer = make_trainer(
+        tmp_path, trainer_class=Recorder, updates_per_generation=2, max_steps=2, intervention_updates=2
+    )
+    trainer.train()
+    assert len(trainer.batches) == 1
+    assert trainer.batches[0]["completion_ids"].size(0) == 16
+    first, second = trainer.micro_batches
+    assert "old_per_token_logps" in first
+    with torch.no_grad():
+        now = trl_seams.forward(trainer, trainer.model, second)
+        result = regression_loss(
+            now.logps,
+            second["old_per_token_logps"],
+            second["completion_mask"].bool(),
+            torch.ones_like(second["completion_mask"]).bool(),
+            second["advantages"],
+            second[trl_seams.SCORED],
+            None,
+            trainer.regression,
+        )
+    assert result.log_ratio.abs().max() > 1e-3  # the policy has moved since the batch was made
+
+
+def test_the_judges_own_log_probabilities_reach_the_loss(tmp_path):
+    trainer = make_trainer(
+        tmp_path, trainer_class=Recorder, judge=RejectLastStep((5, 6), logps=(-0.25, -0.5)), anchor="judge", max_steps=1
+    )
+    trainer.train()
+    (inputs,) = trainer.micro_batches
+    known = inputs[trl_seams.INTERVENTION_LOGPS]
+    assert torch.equal(known.isfinite(), ~inputs[trl_seams.POLICY_AUTHORED])
+    assert set(known[known.isfinite()].tolist()) == {-0.25, -0.5}
+
+
+# Phases
+
+
+def test_interventions_end_after_their_updates(tmp_path):
+    judge = RejectLastStep()
+    trainer = make_trainer(tmp_path, trainer_class=Recorder, judge=judge, intervention_updates=1, max_steps=3)
+    trainer.train()
+    assert [trl_seams.is_regression_batch(batch) for batch in trainer.batches] == [True, False, False]
+    assert {len(problem.question) for problem in judge.problems} == {4}
+    assert len(judge.problems) <= 8  # 4 intervened rollouts x 2 reviews, of the first update only
+
+
+def test_resuming_after_the_switch_calls_no_judge(tmp_path):
+    """S08: the phase is read from the update the checkpoint was written at."""
+    first = make_trainer(
+        tmp_path, trainer_class=Recorder, intervention_updates=1, max_steps=3, save_strategy="steps", save_steps=2
+    )
+    first.train()
+    judge = RejectLastStep()
+    second = make_trainer(
+        tmp_path,
+        trainer_class=Recorder,
+        judge=judge,
+        intervention_updates=1,
+        max_steps=3,
+        save_strategy="steps",
+        save_steps=2,
+    )
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert judge.problems == []
+    assert second.completions == first.completions[2:]
+    assert_same_weights(weights(first), weights(second))
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "kept"])
+def test_the_optimizer_is_cleared_at_the_switch_when_asked(tmp_path, reset):
+    trainer = make_trainer(tmp_path, intervention_updates=2, max_steps=3, reset_optimizer_at_switch=reset)
+    trainer.train()
+    steps = {int(state["step"]) for state in trainer.optimizer.state.values()}
+    assert steps == ({1} if reset else {3})
+
+
+def test_evaluation_never_intervenes(tmp_path):
+    judge = RejectLastStep()
+    trainer = make_trainer(
+        tmp_path,
+        judge=judge,
+        trainer_kwargs={"eval_dataset": Dataset.from_list(ROWS[:2])},
+        per_device_eval_batch_size=4,
+        num_generations_eval=4,
+    )
+    first, second = trainer.evaluate(), trainer.evaluate()
+    assert judge.problems == []
+    assert first["eval_reward"] == second["eval_reward"]
+    assert 0 <= first["eval_reward"] <= 1
+    assert trainer.policy.generator.open == 0
+
+
+# Models, seeds, the run folder
+
+
+def test_an_adapter_trains_and_the_base_stays(tmp_path):
+    model = tiny_model()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    trainer = make_trainer(
+        tmp_path,
+        model=model,
+        generator=None,
+        trainer_kwargs={"peft_config": LoraConfig(r=2, target_modules=["q_proj"], lora_dropout=0.0)},
+    )
+    trainer.train()
+    trainer.close()
+    after = weights(trainer)
+    moved = [name for name in after if "lora_B" in name and after[name].abs().sum() > 0]
+    assert moved
+    for name, parameter in trainer.model.get_base_model().named_parameters():
+        plain = name.replace(".base_layer", "")
+        if plain in before:
+            assert torch.equal(parameter, before[plain]), name
+
+
+def test_the_model_in_training_is_the_generator_and_comes_back_as_it_was(tmp_path):
+    trainer = make_trainer(tmp_path, generator=None, trainer_class=Recorder)
+    trainer.train()
+    assert trainer.policy.generator.idle
+    spans = [span for record in read_lines(tmp_path / "rollouts.jsonl") for span in record["spans"]]
+    versions = [span["weight_version"] for span in spans if span["author"] == "policy"]
+    assert list(dict.fromkeys(versions)) == ["update-0", "update-1"]
+    for inputs in trainer.micro_batches:
+        assert (inputs["completion_mask"].sum(1) >= 1).all()
+    trainer.close()
+
+
+def test_the_same_seed_gives_the_same_rollouts_and_another_seed_others(tmp_path):
+    runs = {}
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        trainer = make_trainer(tmp_path / name, trainer_class=Recorder, seed=seed, max_steps=1, shuffle_dataset=False)
+        trainer.train()
+        runs[name] = trainer.completions
+    assert runs["a"] == runs["b"] != runs["c"]
+
+
+def test_entries_of_one_prompt_get_rollouts_of_their_own(tmp_path):
+    """T08, T09: prompts come repeated; each entry is one request with its own seed, and answers keep their order."""
+    generator = HashGenerator()
+    trainer = make_trainer(
+        tmp_path, trainer_class=Recorder, generator=generator, judge=AlwaysKeep(), max_steps=1, shuffle_dataset=False
+    )
+    trainer.train()
+    assert len(generator.requests) == 8
+    assert len({seed for _, _, seed in generator.requests}) == 8
+    assert len({tuple(ids) for ids in trainer.completions[0]}) > 4
+    prompts = trainer.batches[0]["prompt_ids"]
+    assert torch.equal(prompts[0], prompts[3])
+    assert not torch.equal(prompts[3], prompts[4])
+
+
+def test_the_run_folder_says_what_happened(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.train()
+    metrics = read_lines(tmp_path / "metrics.jsonl")
+    expected = {
+        "rewards/control",
+        "rewards/intervened",
+        "reward_gap",
+        "groups/dead",
+        "groups/rescued",
+        "off_policy_share",
+        "judge/revise_rate",
+        "judge/no_verdict",
+        "intervention/nll",
+        "entropy/policy",
+        "lengths/control",
+        "lengths/intervened",
+        "imitation_bonus",
+        "grad_norm",
+        "seconds/rollout",
+        "seconds/reward",
+    }
+    assert expected <= metrics[0].keys()
+    records = read_lines(tmp_path / "rollouts.jsonl")
+    assert len(records) == 16
+    assert [record["role"] for record in records[:4]] == ["control", "control", "intervened", "intervened"]
+    for record in records:
+        assert record["spans"][-1]["end"] == len(record["ids"])
+        foreign = [span for span in record["spans"] if span["author"] == "intervention"]
+        assert bool(foreign) == (record["role"] == "intervened")
+        assert record["reward"] in (0.0, 1.0)
+        assert math.isfinite(record["advantage"])
+    assert json.loads(Path(tmp_path, "config.json").read_text())["num_control"] == 2
+
+
+def test_settings_of_the_helper_are_the_ones_the_trainer_runs_with(tmp_path):
+    trainer = make_trainer(tmp_path)
+    assert trainer.args.max_steps == settings()["max_steps"]
+    assert trainer.num_generations == 4
