@@ -7,6 +7,7 @@ means. Invariant: no call waits for ever.
 
 import json
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -111,6 +112,15 @@ class ServerControl:
     def __repr__(self) -> str:
         return f"ServerControl({self.root!r})"
 
+    @cached_property
+    def _client(self) -> "openai.OpenAI":
+        import openai
+
+        headers = {"Connection": "close"}
+        return openai.OpenAI(
+            base_url=self.root, api_key=self._api_key or "none", max_retries=0, default_headers=headers
+        )
+
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float) -> Any:
         """Make one request on a connection of its own: calls lie minutes apart, and an idle connection may be gone.
 
@@ -123,17 +133,13 @@ class ServerControl:
         import openai
 
         started = time.monotonic()
-        timeout = openai.Timeout(max(seconds, 0.1), connect=min(CONNECT_SECONDS, max(seconds, 0.1)))
-        headers = {"Connection": "close"}
+        seconds = max(seconds, 0.1)
+        options = {"timeout": openai.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))}
         try:
-            with openai.OpenAI(
-                base_url=self.root,
-                api_key=self._api_key or "none",
-                max_retries=0,
-                timeout=timeout,
-                default_headers=headers,
-            ) as client:
-                text = client.get(path, cast_to=str) if method == "GET" else client.post(path, cast_to=str, body=body)
+            if method == "GET":
+                text = self._client.get(path, cast_to=str, options=options)
+            else:
+                text = self._client.post(path, cast_to=str, body=body, options=options)
         except openai.OpenAIError as error:
             raise as_fault(error, f"{method} {self.root}{path}", time.monotonic() - started) from error
         try:
