@@ -99,7 +99,12 @@ class PolicyGenerator(Protocol):
         """Sample a continuation of `prefix_ids`, token by token.
 
         The stream ends after an end id (which it yields) or after `max_tokens`. Closing it early (`aclose`) really
-        stops the work behind it. A token depends on `prefix_ids` so far, `seed` and its absolute position only.
+        stops the work behind it. A token depends on `prefix_ids` so far, `seed` and its absolute position only: a
+        rollout may be continued by several requests with one seed. Where the noise of a server starts anew with every
+        request, the generator mixes `len(prefix_ids)` into the seed it sends, or continuations repeat the noise.
+
+        Optional: an iterator with a method `take() -> list[SampledToken]`, which returns at once the tokens that are
+        ready (maybe none), is read without awaiting each token.
 
         Raises:
             GenerationError: The policy cannot go on.

@@ -1,0 +1,172 @@
+"""Asks the judge, believes nothing it says unchecked, and watches how often it says nothing usable.
+
+It owns the bound on concurrent calls, the checks of verdicts and corrections, and the window over which failures are
+counted. It never changes a rollout and never retries. The invariants: a Revise that leaves here names a new step; the
+ids of a correction exist in the policy's vocabulary, hold no control token and fit the room left for them.
+"""
+
+import asyncio
+import inspect
+import logging
+import math
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import FailureLimitError, JudgeError, NoVerdict
+from .doors import Correction, Judge, Keep, Revise, TokenText, Verdict, Vocabulary
+from .rollout import Author, Problem, Span
+
+logger = logging.getLogger(__name__)
+
+_FEWEST_REVIEWS = 20  # a share of fewer reviews says little
+_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+Usable = TypeVar("Usable")
+
+
+class Answer(NamedTuple):
+    """What came of one call, a usable value or the `NoVerdict`, and the seconds it took, waiting included."""
+
+    value: Any
+    seconds: float
+
+
+class Reviewer:
+    """The judge behind its checks.
+
+    Args:
+        judge (`Judge`): Whom to ask.
+        vocabulary (`Vocabulary`): The policy's.
+        max_concurrent (`int`): Calls in flight at most.
+        no_verdict_limit (`float`): Share of reviews without verdict, in [0, 1], above which the run stops.
+        no_verdict_window (`int`): Over how many of the last reviews.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        vocabulary: Vocabulary,
+        *,
+        max_concurrent: int,
+        no_verdict_limit: float,
+        no_verdict_window: int,
+    ):
+        self._judge, self._vocabulary = judge, vocabulary
+        self._slots = asyncio.Semaphore(max_concurrent)
+        self._limit = no_verdict_limit
+        self._window: deque[str | None] = deque(maxlen=no_verdict_window)  # reason of each review; None: a verdict
+        self._failures = 0  # reasons in the window
+        self._logged: set[str] = set()
+
+    async def review(self, problem: Problem, steps: Sequence[TokenText], first_new: int, seed: int) -> Answer:
+        """Ask for a verdict. The answer's value is a `Keep`, a `Revise` of a new step, or a `NoVerdict`."""
+
+        def check(verdict: Verdict) -> Verdict:
+            if isinstance(verdict, Revise):
+                if type(verdict.step) is not int or not first_new <= verdict.step < len(steps):
+                    raise NoVerdict("out_of_range", f"step {verdict.step!r} of {first_new}..{len(steps) - 1}")
+            elif not isinstance(verdict, Keep):
+                raise NoVerdict("invalid_verdict", f"the judge returned {verdict!r:.200}")
+            return verdict
+
+        return await self._ask(lambda: self._judge.review(problem, steps, first_new, seed=seed), check)
+
+    async def correct(
+        self, problem: Problem, accepted: TokenText, verdict: Revise, max_tokens: int, seed: int
+    ) -> Answer:
+        """Ask for a correction. The answer's value is a `Span`, `None` where it came back empty, or a `NoVerdict`."""
+        return await self._ask(
+            lambda: self._judge.intervene(problem, accepted, verdict, max_tokens, seed=seed),
+            lambda correction: self._span(correction, max_tokens),
+        )
+
+    def count(self, failure: NoVerdict | None) -> None:
+        """Enter one finished review into the window.
+
+        Raises:
+            FailureLimitError: Too many of the last reviews gave no verdict. The window starts anew.
+        """
+        if len(self._window) == self._window.maxlen:
+            self._failures -= self._window[0] is not None
+        self._window.append(None if failure is None else failure.reason)
+        self._failures += failure is not None
+        reviews, share = len(self._window), self._failures / len(self._window)
+        if reviews < min(self._window.maxlen, _FEWEST_REVIEWS) or share <= self._limit:
+            return
+        reasons = Counter(reason for reason in self._window if reason is not None)
+        top = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common(3))
+        self._window.clear()
+        self._failures = 0
+        raise FailureLimitError(
+            f"{share:.0%} of the last {reviews} reviews gave no verdict; `no_verdict_limit` is {self._limit:.0%}. "
+            f"Reasons: {top}. The log holds the first failure of each kind with its traceback. Mend the judge (its "
+            "server, its prompt, its token limit) and continue from the last checkpoint, or raise `no_verdict_limit`."
+        )
+
+    async def _ask(self, call: Callable[[], Awaitable], check: Callable[[Any], Usable]) -> Answer:
+        """Call the judge and check what it returns; everything that may be tolerated becomes a `NoVerdict`."""
+        started = time.perf_counter()
+        try:
+            async with self._slots:
+                awaitable = call()
+                if not inspect.isawaitable(awaitable):
+                    raise JudgeError("the judge's `review` and `intervene` must be coroutine functions (`async def`)")
+                value = check(await awaitable)
+        except (JudgeError, FailureLimitError):
+            raise
+        except asyncio.CancelledError:
+            value = NoVerdict("cancelled", "something inside the judge was cancelled")
+        except NoVerdict as failure:
+            value = failure
+        except Exception as error:
+            value = NoVerdict(_WORD_BORDER.sub("_", type(error).__name__).lower(), str(error))
+            value.__cause__ = error
+        if asyncio.current_task().cancelling():
+            raise asyncio.CancelledError  # even where the judge swallowed it
+        if isinstance(value, NoVerdict):
+            self._log(value)
+        return Answer(value, time.perf_counter() - started)
+
+    def _log(self, failure: NoVerdict) -> None:
+        """Show the first failure of each kind in full; the others are counted."""
+        if failure.reason not in self._logged:
+            self._logged.add(failure.reason)
+            text = "no verdict (%s): the chunk is kept; more of this kind are only counted"
+            logger.warning(text, failure, exc_info=failure)
+
+    def _span(self, correction: Correction, max_tokens: int) -> Span | None:
+        """What of `correction` may be spliced in."""
+        if not isinstance(correction, Correction):
+            raise NoVerdict("invalid_correction", f"the judge returned {correction!r:.200}")
+        if correction.text is not None:
+            ids, logps = self._encode(correction.text), None
+        else:
+            ids, logps = correction.ids, correction.logps
+            self._check_ids(ids)
+        allowed = max_tokens
+        for position, token in enumerate(ids[:max_tokens]):
+            if token in self._vocabulary.special_ids or token in self._vocabulary.end_ids:
+                allowed = position
+                break
+        if logps is not None and not all(map(math.isfinite, logps)):
+            raise NoVerdict("broken_logps", f"log-probabilities {logps} of a correction")
+        if not ids[:allowed]:
+            return None
+        version = str(getattr(self._judge, "weight_version", ""))
+        return Span(tuple(ids[:allowed]), Author.INTERVENTION, version, logps and tuple(logps[:allowed]))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        """Ids of the text before the first mark of a control token, encoded alone."""
+        marks = [text.find(mark) for mark in self._vocabulary.special_texts if mark in text]
+        return tuple(self._vocabulary.encode(text[: min(marks, default=len(text))]))
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        for token in ids:
+            if type(token) is not int or not 0 <= token < self._vocabulary.size:
+                raise JudgeError(
+                    f"a correction holds id {token!r}, but the policy's vocabulary has {self._vocabulary.size} ids: "
+                    "the judge uses another tokenizer. Return Correction(text=...) instead"
+                )

@@ -1,0 +1,275 @@
+"""Algorithm 1: the policy writes in chunks, the judge reviews them, and now and then splices in a correction.
+
+One coroutine per rollout walks between the two doors; rollouts share nothing but the bounds on concurrency. Ids in, ids
+out: text is made for the judge's eyes alone, and a policy token is never decoded and encoded again. The invariants:
+
+- a rollout depends on its request, the seeds and the doors, never on timing: reading on while the judge reads
+  (`overlap_reviews`) changes the speed and nothing else;
+- every loop ends, because each turn adds tokens to a bounded response;
+- after an error or `cancel`, every stream is closed and no task is left.
+
+What runs where, and how it ends, is `pool.py`'s; `streams.py` reads the policy, `reviewer.py` checks the judge.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import NamedTuple
+
+from ..errors import ConfigError, NoVerdict
+from .doors import Judge, PolicyGenerator, Revise, Vocabulary
+from .draft import Draft
+from .loop import BackgroundLoop, shared_loop
+from .pool import RolloutPool
+from .progress import Progress
+from .reviewer import Answer, Reviewer
+from .rollout import Decision, ReviewRecord, Role, Rollout, RolloutRequest, Span, StopReason
+from .schedule import InterventionBudget, SeedPurpose, request_seed
+from .segmentation import decode
+from .streams import StreamReader
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """How rollouts are made.
+
+    Args:
+        budget (`InterventionBudget`): Limits of one rollout.
+        run_seed (`int`): Seed of the run.
+        overlap_reviews (`bool`, *optional*, defaults to `True`): Whether the policy goes on sampling while the judge
+            reads. Changes the speed, never the rollouts.
+        max_concurrent_rollouts (`int`, *optional*, defaults to 512): Rollouts in flight at most.
+        max_concurrent_reviews (`int`, *optional*, defaults to 64): Calls of the judge in flight at most.
+        no_verdict_limit (`float`, *optional*, defaults to 0.2): Share of reviews without verdict, in [0, 1], above
+            which the run stops.
+        no_verdict_window (`int`, *optional*, defaults to 200): Over how many of the last reviews.
+
+    Raises:
+        ConfigError: A number is out of its range.
+    """
+
+    budget: InterventionBudget
+    run_seed: int
+    overlap_reviews: bool = True
+    max_concurrent_rollouts: int = 512
+    max_concurrent_reviews: int = 64
+    no_verdict_limit: float = 0.2
+    no_verdict_window: int = 200
+
+    def __post_init__(self):
+        for field in ("max_concurrent_rollouts", "max_concurrent_reviews", "no_verdict_window"):
+            if getattr(self, field) < 1:
+                raise ConfigError(field, getattr(self, field), "1 or more", f"set {field}=1 or higher")
+        if not 0.0 <= self.no_verdict_limit <= 1.0:
+            raise ConfigError("no_verdict_limit", self.no_verdict_limit, "a share, 0 to 1", "use the default 0.2")
+
+
+class _Revision(NamedTuple):
+    """What a Revise leads to: the first tokens of the chunk stay, the correction follows."""
+
+    kept_tokens: int
+    correction: Span
+
+
+class InterventionSampler:
+    """Makes rollouts: plain ones for controls, Algorithm 1 for intervened ones.
+
+    Args:
+        generator ([`PolicyGenerator`]): The policy.
+        judge ([`Judge`], *optional*): The judge-intervention policy; needed as soon as a rollout may be reviewed.
+        vocabulary ([`Vocabulary`]): The policy's vocabulary.
+        settings ([`SamplerSettings`]): Limits, seeds and concurrency.
+        on_finished (`Callable[[Rollout], None]`, *optional*): Called with each finished rollout, on the background
+            thread, in order of finishing. It must return quickly; what it raises is fatal.
+        loop ([`BackgroundLoop`], *optional*): Where rollouts and doors run. Defaults to the loop that all samplers
+            of the process share, so that doors which hold connections may be shared, too.
+
+    Raises:
+        ConfigError: The judge lacks a method.
+    """
+
+    def __init__(
+        self,
+        generator: PolicyGenerator,
+        judge: Judge | None,
+        vocabulary: Vocabulary,
+        settings: SamplerSettings,
+        on_finished: Callable[[Rollout], None] | None = None,
+        *,
+        loop: BackgroundLoop | None = None,
+    ):
+        if judge is not None and not (hasattr(judge, "review") and hasattr(judge, "intervene")):
+            raise ConfigError("judge", judge, "an object with `review` and `intervene`", "add the missing method")
+        self._generator, self._judge, self._vocabulary, self._settings = generator, judge, vocabulary, settings
+        self._reviewer = Reviewer(
+            judge,
+            vocabulary,
+            max_concurrent=settings.max_concurrent_reviews,
+            no_verdict_limit=settings.no_verdict_limit,
+            no_verdict_window=settings.no_verdict_window,
+        )
+        self._pool = RolloutPool(
+            self._rollout,
+            loop if loop is not None else shared_loop(),
+            max_concurrent=settings.max_concurrent_rollouts,
+            on_finished=on_finished,
+        )
+
+    async def _rollout(self, request: RolloutRequest) -> Rollout:
+        """One rollout of Algorithm 1. A control is the case without reviews: one chunk, up to the limit."""
+        budget, draft, stream = self._settings.budget, Draft(request, self._vocabulary), None
+        started, max_reviews = perf_counter(), self._max_reviews(request)
+        try:
+            while draft.stop is None:
+                room = budget.max_completion_tokens - len(draft.ids)
+                reviewing = len(draft.reviews) < max_reviews
+                wanted = min(budget.chunk_tokens, room) if reviewing else room
+                if stream is None or stream.spent:
+                    stream = self._open(draft, room if self._settings.overlap_reviews else wanted)
+                chunk = await stream.take(wanted)
+                self._pool.tally.chunks += 1
+                ended = chunk.ids[-1] in self._vocabulary.end_ids
+                revision = None
+                if reviewing and (budget.review_final_chunk or not ended):
+                    revision = await self._review(draft, chunk, stream)
+                if revision is None:  # Keep
+                    draft.append(chunk)
+                else:  # Revise
+                    draft.append(chunk, revision.kept_tokens)
+                    draft.append(revision.correction)
+                if ended and revision is None:
+                    draft.stop = StopReason.END
+                elif len(draft.ids) == budget.max_completion_tokens:
+                    draft.stop = StopReason.LENGTH
+        finally:
+            if stream is not None:
+                await stream.aclose()
+        return draft.finished(perf_counter() - started)
+
+    async def _review(self, draft: Draft, chunk: Span, stream: StreamReader) -> _Revision | None:
+        """Let the judge read a chunk while `stream` reads on. `None` keeps the chunk, whatever the reason."""
+        standing, new = draft.show(chunk)
+        steps, first_new = (*standing, *new.steps), len(standing)
+        verdict, correction, correction_seconds, cut, lookahead_tokens = None, None, 0.0, 0, 0
+        tally = self._pool.tally
+        tally.reviews_in_flight += 1
+        try:
+            verdict, review_seconds = await self._reviewer.review(
+                draft.request.problem, steps, first_new, self._seed(draft, "review")
+            )
+            if isinstance(verdict, Revise):
+                lookahead_tokens = await stream.aclose()
+                cut = new.starts[verdict.step - first_new]
+                correction, correction_seconds = await self._correct(draft, chunk.ids[:cut], verdict)
+        finally:
+            tally.reviews_in_flight -= 1
+        failure = next((answer for answer in (verdict, correction) if isinstance(answer, NoVerdict)), None)
+        revision = _Revision(cut, correction) if isinstance(correction, Span) else None
+        kept_tokens = len(chunk) if revision is None else cut
+        revised = isinstance(verdict, Revise) and failure is None  # also where the correction came back empty
+        draft.reviews.append(
+            ReviewRecord(
+                chunk_start=len(draft.ids),
+                chunk_tokens=len(chunk),
+                num_steps=len(steps),
+                first_new=first_new,
+                decision=Decision.NO_VERDICT if failure is not None else Decision.REVISE if revised else Decision.KEEP,
+                step=verdict.step if revised else None,
+                reason=failure.reason if failure is not None else str(verdict.reason) if revised else "",
+                kept_tokens=kept_tokens,
+                correction_tokens=0 if revision is None else len(revision.correction),
+                discarded_ids=chunk.ids[kept_tokens:],
+                lookahead_tokens=lookahead_tokens,
+                review_seconds=review_seconds,
+                correction_seconds=correction_seconds,
+            )
+        )
+        tally.reviews += 1
+        tally.revisions += revision is not None
+        tally.no_verdicts += failure is not None
+        self._reviewer.count(failure)
+        return revision
+
+    async def _correct(self, draft: Draft, kept_ids: tuple[int, ...], verdict: Revise) -> Answer:
+        """Let the judge continue what stands and the kept beginning of the chunk."""
+        budget = self._settings.budget
+        accepted = decode((*draft.ids, *kept_ids), self._vocabulary)
+        limit = min(budget.correction_tokens, budget.max_completion_tokens - len(accepted.ids))
+        seed = self._seed(draft, "correction")
+        return await self._reviewer.correct(draft.request.problem, accepted, verdict, limit, seed)
+
+    def _open(self, draft: Draft, max_tokens: int) -> StreamReader:
+        """Continue what stands. Equal seeds for equal numbers of revisions let a reopened stream go on as it was."""
+        request = draft.request
+        return StreamReader(
+            self._generator,
+            (*request.prompt_ids, *draft.ids),
+            max_tokens,
+            self._seed(draft, "policy"),
+            vocabulary=self._vocabulary,
+            tally=self._pool.tally,
+            label=f"row {request.row}",
+        )
+
+    def _seed(self, draft: Draft, purpose: SeedPurpose) -> int:
+        count = draft.revisions if purpose == "policy" else len(draft.reviews)
+        return request_seed(self._settings.run_seed, draft.request.update, draft.request.row, count, purpose)
+
+    def _max_reviews(self, request: RolloutRequest) -> int:
+        return self._settings.budget.max_reviews if request.role is Role.INTERVENED else 0
+
+    # For callers that block
+
+    def start(self, requests: Iterable[RolloutRequest]) -> None:
+        """Start rollouts and return at once. More may be started while others are in flight.
+
+        Raises:
+            ConfigError: A rollout may be reviewed and there is no judge.
+            ValueError: A row is in flight already, or waits to be collected.
+            MInTRLError: The fatal error of rollouts that were started before, if `collect` has not raised it.
+        """
+        requests = tuple(requests)
+        if self._judge is None and any(map(self._max_reviews, requests)):
+            raise ConfigError("judge", None, "a judge, where rollouts are reviewed", "pass judge= or set max_reviews=0")
+        self._pool.start(requests)
+
+    def collect(self, rows: Iterable[int] | None = None) -> dict[int, Rollout]:
+        """Wait for rollouts and hand them out, once.
+
+        A fatal error is raised after all rollouts were cancelled and all streams closed, and drops them all; so does
+        a keyboard interrupt.
+
+        Args:
+            rows (`Iterable[int]`, *optional*): Global rows to wait for. Defaults to all that were started.
+
+        Returns:
+            `dict[int, Rollout]`: By row, in the order asked for.
+
+        Raises:
+            GenerationError: The policy could not go on, or yielded what cannot be.
+            JudgeError: The judge is set up wrongly.
+            FailureLimitError: Too many reviews gave no verdict.
+            ValueError: A row was not started, or was handed out already.
+            concurrent.futures.CancelledError: Another thread called `cancel` meanwhile.
+        """
+        return self._pool.collect(None if rows is None else tuple(rows))
+
+    def cancel(self) -> None:
+        """Stop and forget all rollouts. When it returns, nothing is left running and all streams are closed."""
+        self._pool.cancel()
+
+    def progress(self) -> Progress:
+        """How far the rollouts have come. Cheap, and callable from any thread."""
+        return self._pool.tally.snapshot()
+
+    def close(self) -> None:
+        """Cancel what is in flight. Doors and loop stay open: they belong to whoever made them."""
+        if not self._pool.loop.closed:
+            self.cancel()
+
+    def __enter__(self) -> "InterventionSampler":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

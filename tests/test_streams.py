@@ -1,0 +1,54 @@
+"""What the policy yields is checked token by token, and every stream is closed once."""
+
+import pytest
+
+from mintrl_trl.errors import GenerationError
+from mintrl_trl.rollouts.loop import BackgroundLoop
+
+from .doors import END, ScriptedGenerator, ScriptedJudge, counting, sample
+
+
+@pytest.fixture(scope="module")
+def loop():
+    loop = BackgroundLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.mark.parametrize("buffered", [False, True], ids=["token by token", "buffered"])
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        (None, r"row 0: the stream that continues 3 tokens ended after 5 of 12 tokens without an end id"),
+        (1000, r"row 0: .* yielded id 1000; the vocabulary has 1000 ids"),
+        (-1, r"yielded id -1"),
+        (GenerationError("server gone"), "server gone"),
+    ],
+    ids=["ends early", "id beyond the vocabulary", "negative id", "raises"],
+)
+def test_a_broken_stream_stops_the_run(loop, token, message, buffered):
+    generator = ScriptedGenerator(lambda seed, position: token if position == 8 else 5, buffered=buffered)
+    with pytest.raises(GenerationError, match=message):
+        sample(loop, generator, ScriptedJudge())
+    assert generator.open_streams == 0
+
+
+@pytest.mark.parametrize("logp", [float("nan"), float("inf"), float("-inf")])
+def test_broken_logps_stop_the_run(loop, logp):
+    with pytest.raises(GenerationError, match=rf"row 0: .* log-probability {logp} for id 100: the logits .* broken"):
+        sample(loop, counting(logp=logp), ScriptedJudge())
+
+
+def test_other_errors_of_the_generator_name_the_rollout(loop):
+    generator = ScriptedGenerator(lambda seed, position: ConnectionError("reset"))
+    with pytest.raises(ConnectionError, match="reset") as caught:
+        sample(loop, generator, ScriptedJudge())
+    assert caught.value.__notes__ == ["raised by row 0: the stream that continues 3 tokens"]
+
+
+def test_tokens_after_the_end_are_ignored(loop):
+    """A stream that goes on after its end id or its limit adds nothing."""
+    generator = counting(end_at=5, buffered=True)
+    generator.end_ids = frozenset()
+    rollout = sample(loop, generator, ScriptedJudge())[0]
+    assert rollout.ids == (100, 101, 102, 103, 104, END)
