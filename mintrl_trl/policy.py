@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from peft import PeftModel
 
@@ -21,6 +21,7 @@ from .generation.vocabulary import TokenizerVocabulary
 from .rollouts.doors import Judge, PolicyGenerator, Vocabulary
 
 if TYPE_CHECKING:
+    from .served_policy import ServedPolicy
     from .trainer import MInTRLTrainer
 
 
@@ -32,13 +33,13 @@ class Policy:
         generator ([`PolicyGenerator`]): Continues token ids.
         vocabulary ([`Vocabulary`]): Of the policy's tokenizer.
         judge ([`Judge`], *optional*): None where nothing is reviewed.
-        weight_sync (`object`, *optional*): Sends weights to a server; None in process.
+        served ([`ServedPolicy`], *optional*): The server behind the generator and its weight sync; None in process.
     """
 
     generator: PolicyGenerator
     vocabulary: Vocabulary
     judge: Judge | None
-    weight_sync: Any = None
+    served: "ServedPolicy | None" = None
     _synced_update: int = -1
 
     def sync(self, trainer: "MInTRLTrainer") -> None:
@@ -46,12 +47,12 @@ class Policy:
         update = trainer.state.global_step
         if isinstance(self.generator, LocalGenerator):
             self.generator.set_version(f"update-{update}")
-        elif self.weight_sync is not None:
+        elif self.served is not None:
             if update != self._synced_update:
-                self.weight_sync.sync(trainer, self.generator, f"update-{update}")
+                self.served.sync(f"update-{update}")
                 self._synced_update = update
             trainer.accelerator.wait_for_everyone()
-            self.weight_sync.verify(self.generator)
+            self.served.verify()
 
     @contextmanager
     def generating(self) -> Iterator[None]:
@@ -78,11 +79,12 @@ def build_policy(
     vocabulary = TokenizerVocabulary(
         tokenizer, end_ids=trainer.eos_token_ids, size=model.get_input_embeddings().num_embeddings
     )
-    weight_sync = None
+    served = None
     if generator is None and args.generation == "vllm":
-        from .generation.vllm import build_vllm
+        from .served_policy import ServedPolicy
 
-        generator, weight_sync = build_vllm(trainer, vocabulary)
+        served = ServedPolicy(trainer, vocabulary)
+        generator = served.generator
     elif generator is None:
         needs_base = args.judge == "self" and not isinstance(model, PeftModel)
         generator = LocalGenerator(
@@ -94,7 +96,7 @@ def build_policy(
             base_model=trl_seams.unfused_copy(model) if needs_base else None,
             autocast=trainer.accelerator.autocast,
         )
-    return Policy(generator, vocabulary, _build_judge(trainer, judge, generator), weight_sync)
+    return Policy(generator, vocabulary, _build_judge(trainer, judge, generator), served)
 
 
 def _build_judge(

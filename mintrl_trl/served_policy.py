@@ -1,0 +1,109 @@
+"""The policy on a vLLM server: builds the client and carries the trainer's weights to it, on every process in step.
+
+Main process: gathers, saves and syncs. All processes: learn how it ended, then ask the server themselves which version
+it serves. It holds no HTTP; that is `generation`'s. Invariant: no process samples from another version than the one
+its trainer holds, and a failed sync stops all processes with the same message instead of leaving some at a barrier.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accelerate.utils import broadcast_object_list
+from peft import PeftModel
+
+from .errors import ConfigError, GenerationError
+from .generation.vllm import VLLMGenerator
+from .generation.weight_sync import CheckpointSync, LoRASync, WeightSync
+from .rollouts.doors import Vocabulary
+
+if TYPE_CHECKING:
+    from .trainer import MInTRLTrainer
+
+
+class ServedPolicy:
+    """A generator on a vLLM server together with its weight sync.
+
+    Args:
+        trainer ([`MInTRLTrainer`]): Whose weights are served.
+        vocabulary ([`Vocabulary`]): Of the policy's tokenizer.
+
+    Raises:
+        ConfigError: The way of syncing does not go with the model.
+        GenerationError: The server cannot be reached, serves another model, or has too little room.
+    """
+
+    def __init__(self, trainer: "MInTRLTrainer", vocabulary: Vocabulary):
+        self.trainer = trainer
+        args, accelerator = trainer.args, trainer.accelerator
+        self.generator = VLLMGenerator(
+            args.server_url,
+            trainer.model.config._name_or_path,
+            end_ids=vocabulary.end_ids,
+            vocabulary_size=vocabulary.size,
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            min_p=args.min_p or 0.0,
+            repetition_penalty=args.repetition_penalty,
+            max_concurrency=args.max_concurrent_rollouts,
+        )
+        if accelerator.is_main_process:
+            self.generator.verify(
+                max_prompt_length=args.max_prompt_length,
+                max_completion_length=args.max_completion_length,
+                wait_seconds=args.vllm_server_timeout,
+            )
+        self._sync = self._make_sync()
+        (self._sync.run_id,) = broadcast_object_list([self._sync.run_id])
+
+    def _make_sync(self) -> WeightSync:
+        args, is_adapter = self.trainer.args, isinstance(self._model(), PeftModel)
+        way = args.weight_sync if args.weight_sync != "auto" else ("lora" if is_adapter else "checkpoint")
+        if (way == "lora") != is_adapter:
+            model = "an adapter" if is_adapter else "full weights"
+            allowed = f"{'lora' if is_adapter else 'checkpoint'} or auto for a model that trains {model}"
+            raise ConfigError("weight_sync", args.weight_sync, allowed, "set weight_sync='auto'")
+        folder = Path(args.weight_sync_dir or Path(args.output_dir) / "weight_sync")
+        return (LoRASync if way == "lora" else CheckpointSync)(args.server_url, folder)
+
+    def sync(self, version: str) -> None:
+        """Bring the current weights to the server. Every process takes part and returns, or raises, together.
+
+        Raises:
+            GenerationError: The server refused or took too long; its own text is in the message.
+        """
+        save = self._saver()
+        model, failure = None, None
+        if self.trainer.accelerator.is_main_process:
+            try:
+                model = self._sync.sync(version, save)
+            except GenerationError as error:
+                failure = str(error)
+        model, failure = broadcast_object_list([model, failure])
+        if failure is not None:
+            raise GenerationError(failure)
+        self.generator.use_weights(version, model)
+
+    def verify(self) -> None:
+        """Ask the server for its version; every process for itself.
+
+        Raises:
+            GenerationError: It serves another version: it was restarted, or another run uses it.
+        """
+        self._sync.verify(self.generator.weight_version)
+
+    def close(self) -> None:
+        """Close the client's connections."""
+        self.generator.close()
+
+    def _model(self):
+        return self.trainer.accelerator.unwrap_model(self.trainer.model)
+
+    def _saver(self) -> Callable[[Path], None]:
+        """Gather the weights, on every process, and say how to write them on one."""
+        model = self._model()
+        state_dict = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped)
+        if isinstance(model, PeftModel):
+            return lambda path: model.save_pretrained(str(path), state_dict=state_dict, save_embedding_layers=False)
+        return lambda path: model.save_pretrained(str(path), state_dict=state_dict)
