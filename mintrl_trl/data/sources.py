@@ -1,0 +1,231 @@
+r"""Where rows come from: JSON Lines files and the paper's two sets on the hub.
+
+Owns: reading a source line by line and saying, for a row that cannot be used, where it stands, what is wrong and what
+to do. Never fetches anything unless a hub source is named, never guesses a missing value, never drops a row in
+silence. Invariant: ids are unique within a source, and rows keep its order.
+
+A file may hold, one JSON object a line (`.jsonl`, or `.jsonl.gz`):
+
+| task | columns |
+|---|---|
+| `math` | `problem`, `answer`, optionally `id`, `solution` |
+| `code` | `prompt`, `tests`, `entry_point`, `compare`, optionally `id` and the other arguments of `rows.code_row` |
+| `math`, `chains` | `prompt` (text or messages, kept), `answer`, optionally `id`, `question`, `privileged_context` |
+
+Other columns are left out. `rows.py` lists the columns that come out.
+"""
+
+import gzip
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, DataError
+from .hub import ACEREASON, DEEPCODER, DEEPCODER_SUBSETS, map_acereason, map_deepcoder
+from .rows import CODE_INSTRUCTION, MATH_INSTRUCTION, code_row, math_row, ready_row
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["drop_long_prompts", "load_rows", "map_acereason", "map_deepcoder", "to_dataset"]
+
+logger = logging.getLogger(__name__)
+
+TASKS = ("math", "code", "chains")
+HUB_TASKS = {ACEREASON: "math", DEEPCODER: "code"}
+CHAINS_SOURCE = "chains"
+FILE_SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
+_CODE_REQUIRED = ("prompt", "entry_point", "tests", "compare")
+_CODE_OPTIONAL = ("compare_atol", "reference_solution", "starter_code", "test_setup")
+
+
+def load_rows(
+    source: str | Path,
+    *,
+    task: str,
+    split: str = "train",
+    limit: int | None = None,
+    instruction: str | None = None,
+    skip_bad_rows: bool = False,
+) -> list[dict[str, Any]]:
+    """Load the rows of a source.
+
+    Args:
+        source (`str` or `Path`): A JSON Lines file; `"nvidia/AceReason-Math"` or
+            `"agentica-org/DeepCoder-Preview-Dataset"` on the hub; or `"chains"`, the shipped small world.
+        task (`str`): `"math"`, `"code"` or `"chains"`.
+        split (`str`, defaults to `"train"`): Split of a hub source or of the small world; a file has none.
+        limit (`int`, *optional*): Rows at most, from the beginning. The small world has no end, so it needs one.
+        instruction (`str`, *optional*): Text after each question, in place of `MATH_INSTRUCTION` or
+            `CODE_INSTRUCTION`; rows that bring their own prompt keep it.
+        skip_bad_rows (`bool`, defaults to `False`): Drop rows that cannot be used, with a warning that counts and
+            names them, instead of stopping at the first.
+
+    Returns:
+        `list[dict]`: Rows with the columns of `rows.py`; `to_dataset` turns them into a `datasets.Dataset`.
+
+    Raises:
+        ConfigError: Source, task, split or limit cannot work.
+        DataError: Names the file and line (or row), the field, its value, what is allowed, and the fix.
+    """
+    if task not in TASKS:
+        raise ConfigError("task", task, " | ".join(TASKS), "name the kind of rows that the source holds")
+    if limit is not None and limit < 1:
+        raise ConfigError("limit", limit, "1 or more, or None", "leave it out to load every row")
+    if instruction is None:
+        instruction = {"math": MATH_INSTRUCTION, "code": CODE_INSTRUCTION, "chains": ""}[task]
+    if str(source) == CHAINS_SOURCE:
+        return _chains_rows(task, split, limit)
+    if str(source) in HUB_TASKS:
+        makers = _hub_rows(str(source), task, split, limit, instruction)
+    elif Path(source).is_file():
+        makers = _file_rows(Path(source), task, instruction)
+    else:
+        raise ConfigError(
+            "source",
+            str(source),
+            f"a file ({', '.join(FILE_SUFFIXES)}), {', '.join(HUB_TASKS)} or {CHAINS_SOURCE}",
+            "correct the path, or write the rows of another source to a JSON Lines file",
+        )
+    rows, bad = _collect(makers, limit, skip_bad_rows)
+    if bad:
+        logger.warning("Left out %d rows of %s that cannot be used. The first: %s", len(bad), source, bad[0])
+    if not rows:
+        raise ConfigError("source", str(source), "at least one usable row", bad[0] if bad else "the source is empty")
+    return rows
+
+
+def to_dataset(rows: Sequence[dict[str, Any]]) -> "Dataset":
+    """Rows as a `datasets.Dataset` for the trainer."""
+    from datasets import Dataset
+
+    return Dataset.from_list(list(rows))
+
+
+def drop_long_prompts(
+    rows: Iterable[dict[str, Any]], count_tokens: Callable[[Any], int], max_prompt_length: int
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Split off the rows whose prompt does not fit, before training instead of in the middle of it.
+
+    Args:
+        rows (`Iterable[dict]`): Rows with `prompt` and `id`.
+        count_tokens (`Callable`): Tokens of a rendered prompt, given the row's `prompt`.
+        max_prompt_length (`int`): Tokens that fit.
+
+    Returns:
+        `tuple`: The rows that fit, in order, and the ids of the others.
+
+    Examples:
+        >>> drop_long_prompts([{"prompt": "ab", "id": "x"}, {"prompt": "abc", "id": "y"}], len, 2)
+        ([{'prompt': 'ab', 'id': 'x'}], ['y'])
+    """
+    kept, dropped = [], []
+    for row in rows:
+        if count_tokens(row["prompt"]) <= max_prompt_length:
+            kept.append(row)
+        else:
+            dropped.append(row["id"])
+    return kept, dropped
+
+
+# A maker builds one row or raises DataError, so that a bad row can be told from a bad source.
+_Maker = Callable[[], dict[str, Any]]
+
+
+def _collect(
+    makers: Iterable[tuple[str, _Maker]], limit: int | None, skip_bad_rows: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    rows: list[dict[str, Any]] = []
+    bad: list[str] = []
+    seen: dict[str, str] = {}
+    for where, make in makers:
+        try:
+            row = make()
+            if row["id"] in seen:
+                raise DataError(where, "id", row["id"], f"an id of its own; {seen[row['id']]} has it", "rename one")
+        except DataError as error:
+            if not skip_bad_rows:
+                raise
+            bad.append(str(error))
+            continue
+        seen[row["id"]] = where
+        rows.append(row)
+        if len(rows) == limit:
+            break
+    return rows, bad
+
+
+def _file_rows(path: Path, task: str, instruction: str) -> Iterator[tuple[str, _Maker]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                where = f"{path}:{number}"
+                fallback_id = f"{path.name.partition('.')[0]}/{number}"
+                yield where, partial(_file_row, where, line, fallback_id, task, instruction)
+
+
+def _file_row(where: str, line: bytes, fallback_id: str, task: str, instruction: str) -> dict[str, Any]:
+    raw = _object(where, line)
+    name = raw.get("id", fallback_id)
+    if not isinstance(name, str) or not name:
+        raise DataError(where, "id", name, "text that is not empty", f'write it as text, such as "{fallback_id}"')
+    if task == "code":
+        given = {column: raw.get(column) for column in _CODE_REQUIRED}
+        given |= {column: raw[column] for column in _CODE_OPTIONAL if column in raw}
+        return code_row(where, id=name, instruction=instruction, **given)
+    if "prompt" in raw:
+        return ready_row(where, id=name, row=raw)
+    if task == "chains":
+        raise DataError(where, "prompt", None, "text", "add `prompt`, or use task='math' for rows with `problem`")
+    given = {column: raw.get(column) for column in ("problem", "answer", "solution")}
+    return math_row(where, id=name, instruction=instruction, **given)
+
+
+def _object(where: str, line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        shown = line[:120].decode(errors="replace").strip()
+        raise DataError(where, "line", shown, "one JSON object in UTF-8", f"correct the line: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(where, "line", value, "one JSON object", "write each row as {...} on a line of its own")
+    return value
+
+
+def _hub_rows(source: str, task: str, split: str, limit: int | None, instruction: str) -> Iterator[tuple[str, _Maker]]:
+    if task != HUB_TASKS[source]:
+        raise ConfigError("task", task, f"{HUB_TASKS[source]} for {source}", f'pass task="{HUB_TASKS[source]}"')
+    subsets = DEEPCODER_SUBSETS if source == DEEPCODER else {"train": (None,)}
+    if split not in subsets:
+        raise ConfigError("split", split, f"{' | '.join(subsets)} for {source}", f'pass split="{next(iter(subsets))}"')
+    from datasets import load_dataset
+
+    for subset in subsets[split]:
+        for index, raw in enumerate(load_dataset(source, subset, split=split, streaming=limit is not None)):
+            if source == ACEREASON:
+                yield f"{source}, row {index}", partial(map_acereason, raw, index, instruction)
+            else:
+                yield f"{source} ({subset}), row {index}", partial(map_deepcoder, raw, index, subset, instruction)
+
+
+def _chains_rows(task: str, split: str, limit: int | None) -> list[dict[str, Any]]:
+    from .chains import World
+
+    if task != "chains":
+        raise ConfigError("task", task, "chains for the source chains", 'pass task="chains"')
+    if split == "train":
+        if limit is None:
+            raise ConfigError("limit", limit, "a number: the small world has no end", "pass limit=...")
+        drawn = itertools.islice(World.load().training_rows(), limit)
+    elif split == "test":
+        drawn = World.load().evaluation_rows()[:limit]
+    else:
+        raise ConfigError("split", split, "train | test", 'pass split="train"')
+    return [
+        ready_row(f"chains, row {number}", id=f"chains/{split}/{number}", row=row) for number, row in enumerate(drawn)
+    ]

@@ -1,0 +1,331 @@
+r"""The rule-based reward for maths: the last boxed answer of a completion, compared with the gold answer.
+
+Owns: where the answer of a completion is (the table below), the closed set of reasons (`Why`), the reward function for
+TRL and the check of the gold answers at start-up. Never parses maths in the calling process: comparison runs in
+children that are killed at a limit (`rewards.worker`), by the rules of `rewards.equivalence`. Invariant: one result
+per row, in order; a row is never scored by guess (no box, no reward).
+
+| completion | result |
+|---|---|
+| `<think>` opened, in it or at the end of a text prompt, and not closed | 0 `unfinished_thinking` |
+| `</think>` present | only what follows the last one is looked at |
+| no `\boxed{` or `\fbox{` | 0 `no_box`: a bare final number earns nothing |
+| the last box is not closed (cut off) | 0 `unclosed`, whatever earlier boxes say |
+| the last box is empty | 0 `empty_box` |
+| the last box is longer than 2,000 characters | 0 `too_long` |
+| several boxes | the last one counts |
+| several boxes with only `,` `;` `and` `or` `name =` between | one list: `\boxed{3} or \boxed{5}` is not 5 |
+| text after the last box, cut off or not | ignored |
+| the answer cannot be read as maths or words | 0 `answer_unparsed` |
+| the comparison passes its limit | 0 `timeout` |
+| the comparison ends its process, twice | 0 `crashed` |
+| the gold answer cannot be read | no reward (`None`) `gold_unparsed`; `check_golds` finds these at start-up |
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+from ..errors import DataError, RewardError
+from .worker import Failure, Outcome, WorkerPool
+
+MAX_ANSWER_CHARS = 2000
+ROW_SECONDS = 5.0  # a comparison takes milliseconds; whoever needs seconds is no answer to a short question
+BATCH_SECONDS = 120.0
+MEMORY_MB = 1024
+MAX_PROCESSES = 4
+
+_TARGET = "mintrl_trl.rewards.equivalence:grade"
+_BOX = re.compile(r"\\f?boxed\s*\{|\\fbox\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_JOIN = re.compile(  # what may stand between two boxes of one list
+    r"(?:[\s,;&$~*]|\\[,;:! ()\[\]\\]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\}|[A-Za-z](?:_\{?\w+\}?)?\s*=)*"
+)
+
+
+class Why(StrEnum):
+    """Why a row got its reward; the table above says when. A closed set."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    NO_BOX = "no_box"
+    UNCLOSED = "unclosed"
+    EMPTY_BOX = "empty_box"
+    TOO_LONG = "too_long"
+    UNFINISHED_THINKING = "unfinished_thinking"
+    ANSWER_UNPARSED = "answer_unparsed"
+    GOLD_UNPARSED = "gold_unparsed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class MathCheck:
+    """What became of one completion.
+
+    Args:
+        why (`Why`): The reason; it decides the reward.
+        boxed (`str`): The answer as it stands in the completion, for the log; empty without a closed box.
+    """
+
+    why: Why
+    boxed: str = ""
+
+    @property
+    def correct(self) -> bool:
+        """Whether the answer equals the gold answer."""
+        return self.why is Why.CORRECT
+
+    @property
+    def reward(self) -> float | None:
+        """1.0 or 0.0; `None` where the gold answer is at fault."""
+        return None if self.why is Why.GOLD_UNPARSED else float(self.correct)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """An answer whose comparison is under way."""
+
+    boxed: str
+    outcome: "Future[Outcome]"
+
+    def result(self) -> MathCheck:
+        outcome = self.outcome.result()
+        if outcome.failure is None:
+            return MathCheck(Why(outcome.value), self.boxed)
+        return MathCheck(Why.TIMEOUT if outcome.failure is Failure.TIMEOUT else Why.CRASHED, self.boxed)
+
+
+class MathChecker:
+    """Checks completions against gold answers in child processes, which start with the first check.
+
+    Args:
+        processes (`int`, *optional*): Children; defaults to the number of CPUs, at most 4.
+        row_seconds (`float`, defaults to 5.0): Wall-clock limit for one comparison.
+        batch_seconds (`float`, defaults to 120.0): Limit for one call as a whole; rows not done by then are `timeout`.
+        memory_mb (`int`, defaults to 1024): Address space of a child.
+        prompt_opens_thinking (`bool`, defaults to `False`): Whether the chat template ends the prompt with `<think>`,
+            which message prompts do not show. Then a completion without `</think>` is unfinished thinking.
+    """
+
+    def __init__(
+        self,
+        *,
+        processes: int | None = None,
+        row_seconds: float = ROW_SECONDS,
+        batch_seconds: float = BATCH_SECONDS,
+        memory_mb: int = MEMORY_MB,
+        prompt_opens_thinking: bool = False,
+    ):
+        processes = processes or min(MAX_PROCESSES, os.cpu_count() or 1)
+        self._pool = WorkerPool(_TARGET, processes=processes, memory_mb=memory_mb)
+        self._row_seconds, self._batch_seconds = row_seconds, batch_seconds
+        self._prompt_opens_thinking = prompt_opens_thinking
+
+    def check(self, completion: str, gold: str) -> MathCheck:
+        """Check one completion. May be called from any thread, also inside a running event loop (it blocks)."""
+        return self.check_all([completion], [gold])[0]
+
+    def check_all(self, completions: Sequence[str], golds: Sequence[str]) -> list[MathCheck]:
+        """Check completions against golds, one to one, in order."""
+        return _results(self._start(completions, golds, time.monotonic() + self._batch_seconds))
+
+    async def reward(
+        self,
+        prompts: Sequence,
+        completions: Sequence,
+        answer: Sequence[str],
+        log_extra: Callable[[str, list], None] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **kwargs: object,
+    ) -> list[float | None]:
+        """The reward function for TRL; see `math_reward`."""
+        if not len(prompts) == len(completions) == len(answer):
+            raise RewardError(f"{len(prompts)} prompts, {len(completions)} completions and {len(answer)} answers")
+        for row, gold in enumerate(answer):
+            if not isinstance(gold, str):
+                raise RewardError(f"row {row}: `answer` is {gold!r}; math_reward compares with text")
+        texts = [
+            ("<think>" if self._opens_thinking(prompt) else "") + text_of(completion)
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+        rows = self._start(texts, answer, time.monotonic() + self._batch_seconds)
+        waiting = {row.outcome for row in rows if isinstance(row, _Pending)}
+        await asyncio.gather(*map(asyncio.wrap_future, waiting))
+        checks = _results(rows)
+        if log_extra is not None:
+            log_extra("why", [str(check.why) for check in checks])
+            log_extra("boxed", [check.boxed for check in checks])
+        if log_metric is not None and checks:
+            for why in Why:  # all of them each time, so that means over processes and steps stay right
+                log_metric(f"reward/{why}", sum(check.why is why for check in checks) / len(checks))
+        return [check.reward for check in checks]
+
+    def check_golds(self, rows: Iterable[Mapping[str, object]]) -> list[tuple[int, Why]]:
+        """Compare every row's `answer` with itself; see the function `check_golds`."""
+        golds = [row["answer"] if isinstance(row["answer"], str) else "" for row in rows]
+        checks = _results(self._start([rf"\boxed{{{gold}}}" for gold in golds], golds, float("inf")))
+        return [(index, check.why) for index, check in enumerate(checks) if not check.correct]
+
+    def close(self) -> None:
+        """End the child processes. Later checks start new ones."""
+        self._pool.close()
+
+    def _opens_thinking(self, prompt: object) -> bool:
+        return self._prompt_opens_thinking or (isinstance(prompt, str) and prompt.rstrip().endswith("<think>"))
+
+    def _start(self, texts: Sequence[str], golds: Sequence[str], deadline: float) -> list[MathCheck | _Pending]:
+        """Per row its result, where the text alone decides, or the comparison it waits for; equal ones run once."""
+        running: dict[tuple[str, str], Future[Outcome]] = {}
+        rows: list[MathCheck | _Pending] = []
+        for text, gold in zip(texts, golds, strict=True):
+            why, boxed = find_answer(text)
+            if why is not None:
+                rows.append(MathCheck(why, boxed))
+                continue
+            key = boxed, gold
+            if key not in running:
+                request = {"gold": find_answer(gold)[1] or gold, "answer": boxed}
+                running[key] = self._pool.submit(request, seconds=self._row_seconds, deadline=deadline)
+            rows.append(_Pending(boxed, running[key]))
+        return rows
+
+
+def _results(rows: Sequence[MathCheck | _Pending]) -> list[MathCheck]:
+    return [row if isinstance(row, MathCheck) else row.result() for row in rows]
+
+
+def find_answer(completion: str) -> tuple[Why | None, str]:
+    r"""Find the answer of a completion by the rules of the module's table.
+
+    Returns:
+        `tuple[Why | None, str]`: `None` and the answer to compare, or why there is nothing to compare.
+
+    Examples:
+        >>> find_answer(r"So \boxed{3}. Checking again: \boxed{5}.")
+        (None, '5')
+        >>> find_answer(r"\boxed{3} or \boxed{5}")
+        (None, '3, 5')
+        >>> find_answer(r"We get \boxed{12} then \boxed{1")[0]
+        <Why.UNCLOSED: 'unclosed'>
+    """
+    text = completion.rpartition("</think>")[2]
+    if "<think>" in text:
+        return Why.UNFINISHED_THINKING, ""
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
+        return Why.NO_BOX, ""
+    end = _closing(text, boxes[-1].end())
+    if end is None:
+        return Why.UNCLOSED, ""
+    contents = [text[boxes[-1].end() : end].strip()]
+    for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
+        end = _closing(text, earlier.end(), later.start())
+        if end is None or not _JOIN.fullmatch(text, end + 1, later.start()):
+            break
+        contents.append(text[earlier.end() : end].strip())
+    boxed = ", ".join(dict.fromkeys(reversed(contents)))
+    if len(boxed) > MAX_ANSWER_CHARS:
+        return Why.TOO_LONG, boxed[:MAX_ANSWER_CHARS]
+    return (None if boxed else Why.EMPTY_BOX), boxed
+
+
+def _closing(text: str, start: int, end: int | None = None) -> int | None:
+    """Position of the brace that closes a box whose content starts at `start`."""
+    depth = 1
+    for brace in _BRACE.finditer(text, start, len(text) if end is None else end):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return brace.start()
+    return None
+
+
+def text_of(completion: object) -> str:
+    """The text of a completion: a string, or the last of a list of messages.
+
+    Raises:
+        RewardError: It is neither.
+    """
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if isinstance(completion, Sequence) and completion else None
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = "".join(part.get("text", "") for part in content)
+    if not isinstance(content, str):
+        raise RewardError(f"a completion is text or a list of messages with text, not {type(completion).__name__}")
+    return content
+
+
+@cache
+def _default_checker() -> MathChecker:
+    return MathChecker()
+
+
+async def math_reward(
+    prompts: Sequence,
+    completions: Sequence,
+    answer: Sequence[str],
+    log_extra: Callable[[str, list], None] | None = None,
+    log_metric: Callable[[str, float], None] | None = None,
+    **kwargs: object,
+) -> list[float | None]:
+    """1.0 for a completion whose boxed answer equals the row's `answer`, else 0.0. For TRL's `reward_funcs`.
+
+    It serves any event loop and never blocks it. For other limits pass `MathChecker(...).reward`.
+
+    Args:
+        prompts (`Sequence`): Text or messages; read only for whether they open a thinking block.
+        completions (`Sequence`): Text, or lists of messages.
+        answer (`Sequence[str]`): Gold answers: short, LaTeX without `$`.
+        log_extra (`Callable`, *optional*): Gets the columns `why` and `boxed` for the table of completions.
+        log_metric (`Callable`, *optional*): Gets `reward/<why>`, the share of rows with each reason.
+        **kwargs: Other columns and what else TRL passes; not read.
+
+    Returns:
+        `list[float | None]`: One reward per completion, in order; `None` where the gold answer cannot be read.
+
+    Raises:
+        RewardError: Lengths differ, an answer or completion is not text, or no child process can be started.
+    """
+    return await _default_checker().reward(prompts, completions, answer, log_extra, log_metric, **kwargs)
+
+
+def check(completion: str, gold: str) -> MathCheck:
+    """Check one completion; `.correct` and `.why` say what became of it."""
+    return _default_checker().check(completion, gold)
+
+
+def check_golds(rows: Iterable[Mapping[str, object]]) -> list[tuple[int, Why]]:
+    """Find gold answers that do not equal themselves, so that no completion could ever be right.
+
+    Args:
+        rows (`Iterable[Mapping]`): Data rows with `answer`.
+
+    Returns:
+        `list[tuple[int, Why]]`: Row number (from 0) and reason of each bad one; empty when all are good.
+    """
+    return _default_checker().check_golds(rows)
+
+
+def require_golds(rows: Sequence[Mapping[str, object]]) -> None:
+    """Stop before training if `check_golds` finds anything.
+
+    Raises:
+        DataError: Names the rows, the first bad answer and its reason.
+    """
+    bad = check_golds(rows)
+    if bad:
+        numbers = ", ".join(str(index) for index, _ in bad[:10]) + (", ..." if len(bad) > 10 else "")
+        raise DataError(
+            f"{len(bad)} of {len(rows)} rows (number {numbers})",
+            "answer",
+            rows[bad[0][0]]["answer"],
+            f"a short answer in LaTeX that equals itself when checked (this one: {bad[0][1]})",
+            "correct these answers or drop the rows that check_golds(rows) lists",
+        )
