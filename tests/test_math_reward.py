@@ -1,12 +1,17 @@
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mintrl_trl.errors import DataError, RewardError
 from mintrl_trl.rewards import math as math_rewards
+from mintrl_trl.rewards.equivalence import grade, read
 from mintrl_trl.rewards.math import MathCheck, MathChecker, Why, find_answer, math_reward, require_golds
 
 PAIRS = [
@@ -305,10 +310,34 @@ def test_last_box(completion, found):
     assert (answer if why is None else None) == found
 
 
-def test_reward_module_loads_no_maths_library():
-    import subprocess
-    import sys
+BALANCED = st.recursive(
+    st.text("ab 1,=^", max_size=4) | st.sampled_from([r"\{", r"\}", r"\frac", "\n"]),
+    lambda inner: st.lists(inner, max_size=3).map(lambda parts: "{" + "".join(parts) + "}"),
+    max_leaves=6,
+)
 
+
+@given(BALANCED, st.text("x .}", max_size=5))
+def test_whatever_is_balanced_comes_out_of_its_box(content, after):
+    why, answer = find_answer(boxed(f"x{content}x") + after)
+    assert (why, answer) == (None, f"x{content}x")
+
+
+@given(st.text(r"\boxed{}<think>/ 1", max_size=60))
+def test_no_text_upsets_the_search_for_an_answer(text):
+    why, answer = find_answer(text)
+    assert answer if why is None else why in Why
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_a_number_is_read_the_same_with_and_without_separators(number):
+    forms = [f"{number:,}", f"{number:,}".replace(",", "{,}"), f"{number:,}".replace(",", r"\,"), f"${number}$."]
+    assert {read(form) for form in forms} == {str(number)}
+    assert grade({"gold": str(number), "answer": f"{number:,}"}) == "correct"
+    assert grade({"gold": str(number), "answer": str(number + 1)}) == "wrong"
+
+
+def test_reward_module_loads_no_maths_library():
     code = (
         "import sys, mintrl_trl.rewards.math\n"
         "sys.exit(' '.join({'math_verify', 'sympy', 'torch', 'datasets'} & set(sys.modules)) or 0)"
