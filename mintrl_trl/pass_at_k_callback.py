@@ -63,7 +63,7 @@ class PassAtKCallback(TrainerCallback):
         trainer.policy.sync(trainer)
         if not trainer.accelerator.is_main_process:
             return
-        show = trainer.args.show_progress
+        label, show = f"evaluation after {update} updates", trainer.args.show_progress
         with trainer.policy.generating():
             result = evaluate_policy(
                 trainer.policy.generator,
@@ -74,7 +74,9 @@ class PassAtKCallback(TrainerCallback):
                 max_completion_tokens=trainer.args.max_completion_length,
                 run_seed=trainer.args.seed,
                 update=update,
-                watch=lambda sampler: LiveProgress(sampler.progress, f"evaluation after {update} updates", enabled=show),
+                watch=lambda sampler: LiveProgress(
+                    sampler.progress, f"evaluation after {update} updates", enabled=show
+                ),
             )
         self.results[update] = result
         trainer.run_folder.append_metrics(update, result.metrics(ks=sorted({1, self.samples})))

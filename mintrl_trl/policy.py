@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peft import PeftModel
@@ -56,7 +55,7 @@ class Policy:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """While rollouts are made. In process the model belongs to the generator meanwhile, and is given back as it was."""
+        """While rollouts are made. In process the generator has the model meanwhile, and gives it back as it was."""
         with self.generator.active() if isinstance(self.generator, LocalGenerator) else nullcontext():
             yield
 

@@ -11,7 +11,7 @@ from typing import Any
 from datasets import Dataset
 
 from .config import MInTRLConfig
-from .data.chains import World, base_model_path, chains_reward, privileged_prompt
+from .data.chains import World, base_model_path, chains_reward
 from .data.sources import load_rows
 from .errors import ConfigError
 from .judges.exact import ChainsJudge
@@ -57,7 +57,9 @@ def build_task(recipe: Recipe) -> Task:
         raise ConfigError("model_name_or_path", None, "a hub id or a folder", fix)
     if args.judge == "exact":
         raise ConfigError("judge", "exact", f"llm or self for `task: {arguments.task}`", "set `judge: self`")
-    rows = load_rows(arguments.dataset, task=arguments.task, split=arguments.dataset_split, limit=arguments.dataset_limit)
+    rows = load_rows(
+        arguments.dataset, task=arguments.task, split=arguments.dataset_split, limit=arguments.dataset_limit
+    )
     return Task(model, rows, _reward(arguments.task))
 
 

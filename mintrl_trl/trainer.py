@@ -34,7 +34,7 @@ from .reporting.live import LiveProgress
 from .reporting.records import rollout_record
 from .reporting.run_folder import RunFolder
 from .rollouts.doors import Judge, PolicyGenerator
-from .rollouts.rollout import Problem, Role, Rollout, RolloutRequest
+from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
 from .rollouts.schedule import Phase
 from .training_rows import check_rows, drop_long_rows, load_tokenizer, problem_of, refuse_unsupported
@@ -224,7 +224,7 @@ class MInTRLTrainer(GRPOTrainer):
     def _sample(self, requests: Sequence[RolloutRequest], *, training: bool) -> list[Rollout]:
         sampler = self.sampler if training else self._eval_sampler
         label = f"update {self.state.global_step + 1}" if training else "evaluation"
-        show = self.args.show_progress if self.accelerator.is_main_process else False
+        show = self.accelerator.is_main_process and self.args.show_progress
         with self.policy.generating(), LiveProgress(sampler.progress, label, enabled=show):
             sampler.start(requests)
             rollouts = sampler.collect()
@@ -243,7 +243,8 @@ class MInTRLTrainer(GRPOTrainer):
             raise FailureLimitError(
                 f"{unscored:.0%} of the rollouts of update {batch.update + 1} got no reward; `unscored_limit` is "
                 f"{self.args.unscored_limit:.0%}. Check the reward functions (the column `why` in "
-                f"{self.args.output_dir}/rollouts.jsonl helps) and continue from the last checkpoint, or raise the limit."
+                f"{self.args.output_dir}/rollouts.jsonl helps), then continue from the last checkpoint or raise the "
+                "limit."
             )
         return rewards_per_func
 

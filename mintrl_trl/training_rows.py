@@ -151,8 +151,10 @@ def drop_long_rows(
     def length(prompt: str | list[dict]) -> int:
         if isinstance(prompt, str):
             return len(tokenizer(text=prompt)["input_ids"])
-        ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **kwargs)
-        return len(ids["input_ids"])
+        rendered = tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **kwargs
+        )
+        return len(rendered["input_ids"])
 
     lengths = [length(prompt) for prompt in dataset["prompt"]]
     fits = [index for index, tokens in enumerate(lengths) if tokens <= args.max_prompt_length]

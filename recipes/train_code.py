@@ -1,6 +1,6 @@
 """Train a language model with MInTRL on programming problems: `train_math.py` with `task: code`.
 
-    accelerate launch recipes/train_code.py --config recipes/code_qwen3.yaml
+accelerate launch recipes/train_code.py --config recipes/code_qwen3.yaml
 """
 
 from train_math import run

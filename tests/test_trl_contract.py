@@ -245,7 +245,5 @@ def test_delta_three_is_the_dual_clip(tmp_path, log_ratio, advantage, expected):
 def test_aggregation(tmp_path, loss_type, expected):
     zeros = [[0.0] * 4, [0.0] * 4]
     mask = [[1, 1, 0, 0], [1, 1, 1, 1]]
-    loss = grpo_loss(
-        tmp_path, zeros, zeros, [1.0, -1.0], mask, loss_type=loss_type, max_completion_length=8
-    )
+    loss = grpo_loss(tmp_path, zeros, zeros, [1.0, -1.0], mask, loss_type=loss_type, max_completion_length=8)
     assert loss == pytest.approx(expected, rel=1e-6)
