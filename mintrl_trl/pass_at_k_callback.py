@@ -74,9 +74,7 @@ class PassAtKCallback(TrainerCallback):
                 max_completion_tokens=trainer.args.max_completion_length,
                 run_seed=trainer.args.seed,
                 update=update,
-                watch=lambda sampler: LiveProgress(
-                    sampler.progress, f"evaluation after {update} updates", enabled=show
-                ),
+                watch=lambda sampler: LiveProgress(sampler.progress, label, enabled=show),
             )
         self.results[update] = result
         trainer.run_folder.append_metrics(update, result.metrics(ks=sorted({1, self.samples})))

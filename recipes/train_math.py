@@ -6,10 +6,12 @@
 A recipe is a YAML file of settings; flags on the command line win. All settings: `--help`.
 """
 
+import logging
 import sys
 import warnings
 from pathlib import Path
 
+import transformers
 from trl import get_peft_config
 
 from mintrl_trl import MInTRLTrainer
@@ -55,6 +57,9 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
 
 def run(default: Path = QUICKSTART, task: str = "math") -> None:
     """`main` as a program: an error of ours is one message on standard error, without a traceback."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("mintrl_trl").setLevel(logging.INFO)
+    transformers.logging.disable_progress_bar()
     # TRL 1.16 uses names that transformers renamed; nothing a user can act on.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated", category=FutureWarning)
     try:
