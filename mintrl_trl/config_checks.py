@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from .errors import ConfigError
 
 HIDDEN = "<hidden>"  # shown instead of a value that may be a secret
+TRUTH_VALUES = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")  # as transformers' parser reads them
 
 
 @dataclass(frozen=True)
@@ -149,14 +150,16 @@ def check_fields(config: Any) -> None:
 
 
 def check_keys(mapping: Mapping[str, Any], *config_classes: type) -> None:
-    """Refuse what a recipe gets wrong before it is parsed: unknown keys, and text that is no number.
+    """Refuse what a recipe gets wrong before it is parsed: unknown keys, and values of another type.
 
     Args:
-        mapping (`Mapping[str, Any]`): Keys and values as read from a recipe; `None` stands for a value not known yet.
+        mapping (`Mapping[str, Any]`): Keys and values as read from a recipe or a command line. Numbers and truth values
+            may be written as text.
         config_classes (`type`): Dataclasses whose fields are the known settings.
 
     Raises:
-        ConfigError: An unknown key, with the nearest known one; or text where a number belongs.
+        ConfigError: An unknown key, with the nearest known one; or something else where a number or a truth value
+            belongs.
     """
     owners = {item.name: owner for owner in config_classes for item in dataclasses.fields(owner) if item.init}
     for key, value in mapping.items():
@@ -167,12 +170,16 @@ def check_keys(mapping: Mapping[str, Any], *config_classes: type) -> None:
             names = " or ".join(owner.__name__ for owner in config_classes)
             raise ConfigError(str(key), HIDDEN if secret else value, f"the name of a setting of {names}", fix)
         kind, optional = _plain_fields(owners[key]).get(key, (str, True))
-        if isinstance(value, str) and kind in (int, float) and not _reads_as(kind, value):
+        if kind is str or (value is None and optional):
+            continue
+        if not (_reads_as(kind, value) if isinstance(value, str) else _fits(value, kind)):
             allowed = _allowed(key, kind, optional)
             raise ConfigError(key, value, allowed, _number_fix(owners[key], key, kind, value))
 
 
 def _reads_as(kind: type, text: str) -> bool:
+    if kind is bool:
+        return text.lower() in TRUTH_VALUES
     try:
         kind(text)
     except ValueError:

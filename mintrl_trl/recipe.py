@@ -5,19 +5,35 @@ into three dataclasses. It builds nothing and loads no model. YAML is hostile in
 only known keys are taken.
 """
 
+import argparse
+import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 from trl import ModelConfig, TrlParser
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 from .config import MInTRLConfig, check_keys
-from .errors import ConfigError
+from .errors import ConfigError, MInTRLError
 
 TASKS = ("math", "code", "chains")
+MAX_YAML_BYTES = 100_000  # a recipe has a few thousand; this bounds the time and memory that reading one takes
+
+# Settings that are text, where YAML may read a number or a truth value (`dataset: 2024`).
+_TEXT = (
+    "task",
+    "dataset",
+    "dataset_split",
+    "output_dir",
+    "model_name_or_path",
+    "model_revision",
+    "attn_implementation",
+)
 
 
 @dataclass
@@ -55,14 +71,20 @@ class RecipeArguments:
         if self.task != "chains" and not self.dataset:
             fix = "set `dataset: recipes/data/gsm8k_train_200.jsonl`, or your own rows"
             raise ConfigError("dataset", self.dataset, "a JSONL file or a hub id", fix)
-        if self.task != "chains" and self.eval_problems:
-            raise ConfigError("eval_problems", self.eval_problems, f"0 for `task: {self.task}`", "remove it")
+        if self.task == "chains" and self.dataset_limit is not None:
+            raise ConfigError("dataset_limit", self.dataset_limit, "nothing for `task: chains`", "set `max_steps`")
+        for name in ("eval_problems", "judge_error_rate"):
+            if self.task != "chains" and getattr(self, name):
+                raise ConfigError(name, getattr(self, name), f"0 for `task: {self.task}`", f"remove `{name}`")
         for name, least in (("dataset_limit", 1), ("eval_problems", 0), ("eval_samples", 1), ("eval_every", 0)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            if value is None and name == "dataset_limit":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(name, value, f"a whole number of at least {least}", f"set `{name}: {least}` or more")
-        if not isinstance(self.judge_error_rate, float | int) or not 0 <= self.judge_error_rate <= 1:
-            raise ConfigError("judge_error_rate", self.judge_error_rate, "a number from 0 to 1", "use 0.0")
+        rate = self.judge_error_rate
+        if isinstance(rate, bool) or not isinstance(rate, float | int) or not 0 <= rate <= 1:
+            raise ConfigError("judge_error_rate", rate, "a number from 0 to 1", "set `judge_error_rate: 0.0`")
 
 
 @dataclass
@@ -90,40 +112,88 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
 
     Returns:
         `Recipe`: Arguments of the recipe, of the trainer and of the policy. `output_dir` is `runs/<recipe>` if unset.
+        How to load the policy (`dtype`, `model_revision`, ...) is in the trainer's `model_init_kwargs` as well.
 
     Raises:
         ConfigError: Names the key, its value, what is allowed and the fix.
+        SystemExit: After `--help`.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     path, flags = _split_config(argv, default)
-    values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
     classes = (RecipeArguments, MInTRLConfig, PolicyArguments)
-    check_keys(values, *classes)
-    parser = TrlParser(classes)
-    negated = {action.dest for action in parser._actions for option in action.option_strings if "--no_" in option}
-    names = [flag[2:].split("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
-    names = [name.removeprefix("no_") if name.removeprefix("no_") in negated else name for name in names]
-    check_keys(dict.fromkeys(names), *classes)
+    parser = _Parser(classes)
+    values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
+    for given in (values, _flag_values(flags, parser)):
+        check_keys(given, *classes)
+        _check_values(given, parser)
     parser.set_defaults_with_config(**values)
-    return Recipe(*parser.parse_args_into_dataclasses(args=flags))
+    try:
+        recipe = Recipe(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
+    except MInTRLError:
+        raise
+    except (TypeError, ValueError) as error:  # of checks upstream, which name no recipe
+        allowed = f"settings that transformers and TRL accept ({_one_line(error)})"
+        raise ConfigError(
+            "config", str(path), allowed, "correct that setting in the file or on the command line"
+        ) from error
+    loading = {
+        "revision": recipe.policy.model_revision,
+        "attn_implementation": recipe.policy.attn_implementation,
+        "dtype": recipe.policy.dtype,
+    }
+    recipe.config.model_init_kwargs = loading | (recipe.config.model_init_kwargs or {})
+    return recipe
 
 
-def read_yaml(path: Path) -> dict:
+def read_yaml(path: Path) -> dict[str, Any]:
     """A recipe file as plain values.
 
     Raises:
-        ConfigError: No such file, not YAML, or not a mapping with text keys.
+        ConfigError: No such file, too long, not YAML, more than plain values, or not a mapping with text keys.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_YAML_BYTES + 1)
     except OSError as error:
         raise ConfigError("config", str(path), f"a readable YAML file ({error.strerror})", "check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError("config", str(path), f"valid YAML ({error})", "correct the file") from error
+    if len(content) > MAX_YAML_BYTES:
+        raise ConfigError("config", str(path), f"a YAML file of at most {MAX_YAML_BYTES:,} bytes", "check the path")
+    try:
+        values = yaml.load(content.decode("utf-8"), _PlainLoader)
+    except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
+        # Beside YAMLError: text that is not UTF-8, dates and numbers that do not exist, lists in lists without end.
+        allowed = f"valid YAML ({_one_line(error)})"
+        raise ConfigError("config", str(path), allowed, "correct the file") from error
     values = {} if values is None else values
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError("config", str(path), "a mapping of setting names to values", "write `name: value` lines")
     return values
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML of plain values: no tags, no aliases (which grow without bound when written out), no repeated keys."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if event.anchor is not None or getattr(event, "tag", None) is not None:
+            raise ComposerError(None, None, "anchors, aliases and tags are not read", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise ConstructorError(None, None, f"`{key.value}` is there twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Parser(TrlParser):
+    """TRL's parser. What it cannot read is one message, not the usage of three hundred flags."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", message, "flags as `--help` lists them", "correct that flag")
 
 
 def _split_config(argv: list[str], default: Path) -> tuple[Path, list[str]]:
@@ -141,3 +211,60 @@ def _split_config(argv: list[str], default: Path) -> tuple[Path, list[str]]:
         else:
             flags.append(argument)
     return path, flags
+
+
+def _flag_values(flags: Sequence[str], parser: _Parser) -> dict[str, Any]:
+    """What each flag sets: its text, a list of texts, or a truth value for a flag that stands alone.
+
+    Raises:
+        ConfigError: A flag without its value, or a word that belongs to no flag.
+    """
+    options = {option: action for action in parser._actions for option in action.option_strings}
+    written: list[tuple[str, list[str]]] = []
+    for word in flags:
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            written.append((flag, [value] if equals else []))
+        elif written:
+            written[-1][1].append(word)
+        elif word != "-h":
+            fix = f"write --config {word}" if word.endswith((".yaml", ".yml")) else f"remove {word!r}"
+            raise ConfigError("command line", word, "flags and their values", fix)
+    values: dict[str, Any] = {}
+    for flag, words in written:
+        action = options.get(flag)
+        if action is None:
+            values[flag[2:].replace("-", "_")] = words[0] if words else None
+        elif not isinstance(action, argparse._HelpAction):
+            values[action.dest] = _flag_value(flag, words, action)
+    return values
+
+
+def _flag_value(flag: str, words: list[str], action: argparse.Action) -> Any:
+    least = 1 if action.nargs in (None, "+") else 0
+    if len(words) < least:
+        raise ConfigError(action.dest, None, f"a value after {flag}", f"write {flag} VALUE")
+    if action.nargs == "+":
+        return words
+    most = 0 if action.nargs == 0 else 1
+    if len(words) > most:
+        surplus = " ".join(words[most:])
+        raise ConfigError(action.dest, surplus, f"{('nothing', 'one value')[most]} after {flag}", f"remove {surplus!r}")
+    return words[0] if words else action.const
+
+
+def _check_values(values: Mapping[str, Any], parser: _Parser) -> None:
+    """Refuse what argparse would take from YAML as it is: an unknown choice, a number where text belongs."""
+    choices = {action.dest: action.choices for action in parser._actions if action.choices}
+    for name, value in values.items():
+        if value is not None and name in choices and value not in choices[name]:
+            text = ("no", "yes")[value] if isinstance(value, bool) else str(value)  # YAML reads a bare `no` as false
+            near = difflib.get_close_matches(text.lower(), choices[name], 1)
+            fix = f'did you mean `{name}: "{near[0]}"`' if near else f'set `{name}: "{next(iter(choices[name]))}"`'
+            raise ConfigError(name, value, " or ".join(map(repr, choices[name])), fix)
+        if name in _TEXT and value is not None and not isinstance(value, str):
+            raise ConfigError(name, value, "text", f'write it in quotes: `{name}: "{value}"`')
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -230,7 +230,22 @@ def test_misspelt_key_is_refused_with_the_nearest_name(key, near):
 def test_text_that_is_no_number_is_refused_before_it_is_parsed(key, text, fix):
     with pytest.raises(ConfigError, match=rf"`{key}` is '{text}'. Allowed: a .* number.*{fix}"):
         check_keys({key: text}, MInTRLConfig)
-    check_keys({key: "1", "learning_rate": "1e-6", "anchor": "proxy", "max_steps": None}, MInTRLConfig)
+    check_keys({key: "1", "learning_rate": "1e-6", "anchor": "proxy", "beta1": None, "use_cpu": "No"}, MInTRLConfig)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("max_steps", None, "a whole number"),
+        ("max_steps", [3], "a whole number"),
+        ("use_cpu", "maybe", "true or false"),
+        ("use_cpu", 1, "true or false"),
+        ("kappa", True, "a finite number below 0"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_before_it_is_parsed(key, value, allowed):
+    with pytest.raises(ConfigError, match=rf"`{key}` is .*Allowed: {allowed}"):
+        check_keys({key: value}, MInTRLConfig)
 
 
 def test_unknown_key_never_shows_a_secret():
