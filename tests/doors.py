@@ -1,6 +1,7 @@
 """Scripted doors: a policy, a judge and vocabularies without a model. They record every call and every close."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -87,11 +88,12 @@ class ScriptedGenerator:
     Args:
         script: From (seed, position) to an id, an exception to raise, or `None`: the stream just ends.
         end_ids: Ids that end a stream.
-        pause: From (seed, position) to how often the loop runs between two tokens. By default never: the stream
-            does not suspend at all.
+        pause: From (seed, position) to how often the loop runs before a token; `math.inf` hangs. By default never:
+            the stream does not suspend at all.
         buffered: Offer `take`, and hand out up to three tokens at a time through it.
         logp: Log-probability of each token.
         closing_ticks: How often the loop runs while a stream closes.
+        stream_type: The class of its streams, where it is another one.
     """
 
     def __init__(
@@ -99,20 +101,22 @@ class ScriptedGenerator:
         script: Callable[[int, int], int | BaseException | None],
         end_ids: frozenset[int] = frozenset(),
         *,
-        pause: Callable[[int, int], int] | None = None,
+        pause: Callable[[int, int], float] | None = None,
         buffered: bool = False,
         logp: float | None = -0.5,
         closing_ticks: int = 0,
+        stream_type: "type[ScriptedStream] | None" = None,
     ):
         self.script, self.end_ids, self.pause, self.logp = script, end_ids, pause, logp
-        self.buffered, self.closing_ticks = buffered, closing_ticks
+        self.closing_ticks = closing_ticks
+        self.stream_type = stream_type or (BufferedStream if buffered else ScriptedStream)
         self.weight_version = "v1"
         self.requests: list[StreamRequest] = []
         self.streams: list[ScriptedStream] = []
 
     def stream(self, prefix_ids: Sequence[int], max_tokens: int, seed: int) -> "ScriptedStream":
         self.requests.append(StreamRequest(tuple(prefix_ids), max_tokens, seed))
-        stream = (BufferedStream if self.buffered else ScriptedStream)(self, self.requests[-1])
+        stream = self.stream_type(self, self.requests[-1])
         self.streams.append(stream)
         return stream
 
@@ -136,7 +140,10 @@ class ScriptedStream:
 
     async def __anext__(self) -> SampledToken:
         position = len(self.request.prefix_ids) + self.made
-        for _ in range(self.generator.pause(self.request.seed, position) if self.generator.pause else 0):
+        ticks = self.generator.pause(self.request.seed, position) if self.generator.pause else 0
+        if ticks == math.inf:
+            await asyncio.Event().wait()
+        for _ in range(ticks):
             await asyncio.sleep(0)
         return self._next()
 

@@ -43,7 +43,8 @@ class StreamReader:
         self._vocabulary, self._tally = vocabulary, tally
         self._label = f"{label}: the stream that continues {len(prefix_ids)} tokens"
         self._weight_version = ""
-        self._tokens: list[SampledToken] = []  # read and not yet taken
+        self._ids: list[int] = []  # read and not yet taken
+        self._logps: list[float | None] = []
         self._left = max_tokens  # tokens that may still come
         self._wanted = 0  # tokens that `take` waits for
         self._news = asyncio.Event()
@@ -54,7 +55,7 @@ class StreamReader:
     @property
     def spent(self) -> bool:
         """Whether the stream is closed and all its tokens are taken."""
-        return self._task.done() and not self._tokens
+        return self._task.done() and not self._ids
 
     async def take(self, count: int) -> Span:
         """The next `count` tokens, or fewer where the policy ended its response.
@@ -62,14 +63,14 @@ class StreamReader:
         Raises:
             GenerationError: The stream ended early, or yielded a token that cannot be.
         """
-        while not self._task.done() and (len(self._tokens) < count or not self._left):
+        while not self._task.done() and (len(self._ids) < count or not self._left):
             self._wanted = count
             self._news.clear()
             await self._news.wait()
         if self._task.done():
             self._task.result()
-        taken, self._tokens = self._tokens[:count], self._tokens[count:]
-        ids, logps = zip(*taken, strict=True)
+        ids, logps = tuple(self._ids[:count]), tuple(self._logps[:count])
+        del self._ids[:count], self._logps[:count]
         return Span(ids, Author.POLICY, self._weight_version, None if None in logps else logps)
 
     async def aclose(self) -> int:
@@ -80,8 +81,9 @@ class StreamReader:
         await asyncio.wait({self._task})
         if not self._task.cancelled():
             self._task.result()
-        thrown_away = len(self._tokens)
-        self._tokens.clear()
+        thrown_away = len(self._ids)
+        self._ids.clear()
+        self._logps.clear()
         return thrown_away
 
     async def _read(self, generator: PolicyGenerator, prefix_ids: tuple[int, ...], max_tokens: int, seed: int) -> None:
@@ -97,7 +99,7 @@ class StreamReader:
                         self._add(buffered)
                 if not self._left or self._closing:
                     return
-                if len(self._tokens) >= self._wanted:
+                if len(self._ids) >= self._wanted:
                     self._news.set()
                 unbroken += 1
                 if unbroken % _BREATH_TOKENS == 0:
@@ -132,6 +134,7 @@ class StreamReader:
                 f"{self._label} yielded log-probability {logp} for id {token_id}: the logits behind it are broken "
                 "(overflow or diverged weights); lower the learning rate or use a wider number format"
             )
-        self._tokens.append(token)
+        self._ids.append(token_id)
+        self._logps.append(logp)
         self._tally.tokens += 1
         self._left = 0 if token_id in self._vocabulary.end_ids else self._left - 1
