@@ -12,11 +12,11 @@ from datasets import Dataset
 
 from .config import MInTRLConfig
 from .data.chains import World, base_model_path, chains_reward
-from .data.sources import load_rows
+from .data.sources import load_rows, to_dataset
 from .errors import ConfigError
 from .judges.exact import ChainsJudge
 from .recipe import Recipe, RecipeArguments
-from .rewards.math import math_reward
+from .rewards.math import math_reward, require_golds
 from .rollouts.doors import Judge, PolicyGenerator
 
 
@@ -60,15 +60,12 @@ def build_task(recipe: Recipe) -> Task:
     rows = load_rows(
         arguments.dataset, task=arguments.task, split=arguments.dataset_split, limit=arguments.dataset_limit
     )
-    return Task(model, rows, _reward(arguments.task))
-
-
-def _reward(task: str) -> Callable[..., Any]:
-    if task == "math":
-        return math_reward
+    if arguments.task == "math":
+        require_golds(rows)
+        return Task(model, to_dataset(rows), math_reward)
     from .rewards.code import code_reward
 
-    return code_reward
+    return Task(model, to_dataset(rows), code_reward)
 
 
 def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -> Task:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from mintrl_trl.data.rows import CODE_INSTRUCTION, COMPARE_RULES, MATH_INSTRUCTION, STDIN_NOTE
-from mintrl_trl.data.sources import drop_long_prompts, load_rows, to_dataset
+from mintrl_trl.data.sources import load_rows, to_dataset
 from mintrl_trl.errors import ConfigError, DataError
 
 RECIPE_DATA = Path(__file__).parents[1] / "recipes" / "data"
@@ -269,12 +269,6 @@ def test_chains_file(tmp_path):
     assert row["prompt"] == "8B7?"
     with pytest.raises(DataError, match="`prompt`"):
         load_rows(write(tmp_path, MATH), task="chains")
-
-
-def test_long_prompts_are_split_off_with_their_ids():
-    rows = [{"id": str(length), "prompt": "x" * length} for length in (3, 5, 4, 9)]
-    assert drop_long_prompts(rows, len, 4) == ([rows[0], rows[2]], ["5", "9"])
-    assert drop_long_prompts([], len, 4) == ([], [])
 
 
 def test_rows_of_every_kind_of_test_fit_one_dataset(tmp_path):

@@ -31,7 +31,7 @@ from .rows import CODE_INSTRUCTION, MATH_INSTRUCTION, code_row, math_row, ready_
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["drop_long_prompts", "load_rows", "map_acereason", "map_deepcoder", "to_dataset"]
+__all__ = ["load_rows", "map_acereason", "map_deepcoder", "to_dataset"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,32 +104,6 @@ def to_dataset(rows: Sequence[dict[str, Any]]) -> "Dataset":
     from datasets import Dataset
 
     return Dataset.from_list(list(rows))
-
-
-def drop_long_prompts(
-    rows: Iterable[dict[str, Any]], count_tokens: Callable[[Any], int], max_prompt_length: int
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Split off the rows whose prompt does not fit, before training instead of in the middle of it.
-
-    Args:
-        rows (`Iterable[dict]`): Rows with `prompt` and `id`.
-        count_tokens (`Callable`): Tokens of a rendered prompt, given the row's `prompt`.
-        max_prompt_length (`int`): Tokens that fit.
-
-    Returns:
-        `tuple`: The rows that fit, in order, and the ids of the others.
-
-    Examples:
-        >>> drop_long_prompts([{"prompt": "ab", "id": "x"}, {"prompt": "abc", "id": "y"}], len, 2)
-        ([{'prompt': 'ab', 'id': 'x'}], ['y'])
-    """
-    kept, dropped = [], []
-    for row in rows:
-        if count_tokens(row["prompt"]) <= max_prompt_length:
-            kept.append(row)
-        else:
-            dropped.append(row["id"])
-    return kept, dropped
 
 
 # A maker builds one row or raises DataError, so that a bad row can be told from a bad source.
