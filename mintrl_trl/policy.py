@@ -85,7 +85,7 @@ def build_policy(
         served = ServedPolicy(trainer, vocabulary)
         generator = served.generator
     elif generator is None:
-        needs_base = args.judge == "self" and not isinstance(model, PeftModel)
+        needs_base = args.needs_judge and args.judge == "self" and not isinstance(model, PeftModel)
         generator = LocalGenerator(
             model,
             end_ids=trainer.eos_token_ids,
@@ -103,7 +103,10 @@ def _build_judge(
 ) -> Judge | None:
     args = trainer.args
     if judge is not None:
-        return judge if hasattr(judge, "review") else judge(generator)
+        ready = hasattr(judge, "review") and not isinstance(judge, type)  # a class is a function that makes one
+        return judge if ready else judge(generator)
+    if not args.needs_judge:
+        return None
     if args.judge == "llm":
         from .judges.llm import LLMJudge
 

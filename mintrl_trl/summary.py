@@ -50,7 +50,8 @@ def print_summary(
     folder = RunFolder(output_dir)
     record = corrected_rollout(folder)
     if record is not None:
-        console.rule("a rollout with a correction: the judge's tokens are green, what it cut is struck through")
+        legend = "green: the judge's, struck through: cut" if console.color_system else "{+the judge's+}, [-cut-]"
+        console.rule(f"a rollout with a correction ({legend})")
         print_rollout(record, console)
         console.rule()
     if results:

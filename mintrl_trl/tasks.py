@@ -75,6 +75,9 @@ def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -
         raise ConfigError("max_steps", args.max_steps, "at least 1: the small world draws problems without end", fix)
     world = World.load()
     rows = Dataset.from_list(list(islice(world.training_rows(args.seed), args.max_steps * args.prompts_per_update)))
+    if arguments.judge_error_rate and args.judge != "exact":
+        fix = "remove `judge_error_rate`, or set `judge: exact`"
+        raise ConfigError("judge_error_rate", arguments.judge_error_rate, f"0 for `judge: {args.judge}`", fix)
     judge: Judge | Callable[[PolicyGenerator], Judge] | None = None
     if args.judge == "self":
         threshold = args.judge_likelihood_threshold or world.privileged_threshold

@@ -116,12 +116,15 @@ class MInTRLTrainer(GRPOTrainer):
             args=args,
             peft_config=peft_config,
             datasets={"train_dataset": train_dataset, "eval_dataset": eval_dataset},
+            processing_class=processing_class,
             tools=tools,
             rollout_func=rollout_func,
             environment_factory=environment_factory,
             judge=judge,
         )
         check_rows(train_dataset, "train_dataset")
+        if eval_dataset is not None:
+            check_rows(eval_dataset, "eval_dataset")
         tokenizer = processing_class if processing_class is not None else load_tokenizer(model, args)
         train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, args)
         self._batch: _Batch | None = None

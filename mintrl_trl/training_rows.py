@@ -5,10 +5,10 @@ Checks the constructor's arguments and the data rows, drops prompts that do not 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .config import MInTRLConfig
@@ -26,6 +26,7 @@ def refuse_unsupported(
     args: MInTRLConfig,
     peft_config: Any,
     datasets: Mapping[str, Any],
+    processing_class: Any,
     tools: Any,
     rollout_func: Any,
     environment_factory: Any,
@@ -52,31 +53,24 @@ def refuse_unsupported(
             "None: the intervention sampler makes the rollouts",
             "pass generator= (who continues token ids) and judge= instead",
         )
-    for kind, configs in (("peft_config", [peft_config]), ("model", getattr(model, "peft_config", {}).values())):
-        for config in configs:
-            dropout = getattr(config, "lora_dropout", 0.0)
-            if dropout:
-                raise ConfigError(
-                    f"{kind}.lora_dropout",
-                    dropout,
-                    "0.0: rollouts are sampled without dropout, so the trained log-probabilities would be another "
-                    "policy's",
-                    "set lora_dropout=0.0",
-                )
+    _refuse_dropout("peft_config", [peft_config])
+    _refuse_dropout("model", getattr(model, "peft_config", {}).values())
     for name, dataset in datasets.items():
-        for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
-            if isinstance(part, IterableDataset):
-                raise ConfigError(
-                    name,
-                    type(part).__name__,
-                    "a map-style datasets.Dataset: prompts are measured and groups are formed by position",
-                    "materialise it with Dataset.from_list(list(stream))",
-                )
-            images = [column for column in _IMAGE_COLUMNS if part is not None and column in part.column_names]
-            if images:
-                raise ConfigError(
-                    name, f"column {images[0]}", "text only", f"remove the column: dataset.remove_columns({images})"
-                )
+        _refuse_dataset(name, dataset)
+    if processing_class is not None and not isinstance(processing_class, PreTrainedTokenizerBase):
+        raise ConfigError(
+            "processing_class",
+            type(processing_class).__name__,
+            "a tokenizer, because prompts are text only",
+            "pass processing_class=processor.tokenizer",
+        )
+    if judge is not None and not callable(getattr(judge, "review", judge)):
+        raise ConfigError(
+            "judge",
+            judge,
+            "an object with `review` and `intervene`, or a function that makes one from the generator",
+            "pass judge=LLMJudge(...), or set MInTRLConfig(judge=...) for a judge by name",
+        )
     if args.needs_judge and judge is None and args.judge is None:
         raise ConfigError(
             "judge",
@@ -86,15 +80,54 @@ def refuse_unsupported(
         )
 
 
-def check_rows(dataset: Dataset | None, name: str) -> None:
+def _refuse_dropout(kind: str, configs: Iterable[Any]) -> None:
+    """Refuse adapters that drop out in training; PEFT calls it `lora_dropout`, `module_dropout`, `vera_dropout`, ..."""
+    for config in configs:
+        for name, value in (vars(config) if config is not None else {}).items():
+            if name.endswith("dropout") and value:
+                allowed = "0.0: rollouts are sampled without dropout, so training would be on another policy"
+                raise ConfigError(f"{kind}.{name}", value, allowed, f"set {name}=0.0")
+
+
+def _refuse_dataset(name: str, dataset: Any) -> None:
+    """Refuse streams, images and whatever is not a `Dataset`; several are allowed for evaluation alone."""
+    if isinstance(dataset, dict) and name == "train_dataset":
+        splits = ", ".join(map(str, dataset)) or "none"
+        raise ConfigError(name, f"splits {splits}", "one split, a datasets.Dataset", 'pass dataset["train"]')
+    for part in dataset.values() if isinstance(dataset, dict) else [dataset]:
+        if part is None:
+            continue
+        if not isinstance(part, Dataset):
+            raise ConfigError(
+                name,
+                type(part).__name__,
+                "a datasets.Dataset in memory or on disk: prompts are measured and groups are formed by position",
+                "build one with Dataset.from_list(list(rows))",
+            )
+        images = [column for column in _IMAGE_COLUMNS if column in part.column_names]
+        if images:
+            fix = f"remove the column: dataset.remove_columns({images})"
+            raise ConfigError(name, f"column {images[0]}", "text only", fix)
+
+
+def check_rows(dataset: Dataset | Mapping[str, Dataset] | None, name: str) -> None:
     """Check what the trainer itself reads of each row: `prompt`, and the judge's columns where there are any.
+
+    Args:
+        dataset (`Dataset` or `Mapping[str, Dataset]`): The rows; of several data sets, each is checked.
+        name (`str`): Name of the argument, for messages.
 
     Raises:
         ConfigError: There is no dataset, or it is empty.
         DataError: Names the row, the column, its value and what is allowed.
     """
+    if isinstance(dataset, Mapping):
+        for split, part in dataset.items():
+            check_rows(part, f"{name}[{split!r}]")
+        return
     if dataset is None or len(dataset) == 0:
-        raise ConfigError(name, dataset, "a dataset with at least one row", "pass rows with a `prompt` column")
+        shown = None if dataset is None else "a dataset without rows"
+        raise ConfigError(name, shown, "a dataset with at least one row", "pass rows with a `prompt` column")
     if "prompt" not in dataset.column_names:
         raise DataError(
             f"{name}, every row",
@@ -127,12 +160,29 @@ def _check_prompt(prompt: Any, where: str) -> None:
 
 
 def load_tokenizer(model: Any, args: MInTRLConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer that belongs to `model`, before the model itself loads."""
+    """The tokenizer that belongs to `model`, before the model itself loads.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
     name = model if isinstance(model, str) else model.config._name_or_path
     revision = (args.model_init_kwargs or {}).get("revision")
-    return AutoTokenizer.from_pretrained(
-        name, revision=revision, trust_remote_code=args.trust_remote_code, padding_side="left", truncation_side="left"
-    )
+    try:
+        return AutoTokenizer.from_pretrained(
+            name,
+            revision=revision,
+            trust_remote_code=args.trust_remote_code,
+            padding_side="left",
+            truncation_side="left",
+        )
+    except (OSError, ValueError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            "model",
+            name,
+            f"a folder or hub id that holds a tokenizer ({why})",
+            "correct the path or id (a recipe's model_name_or_path), or pass processing_class=",
+        ) from error
 
 
 def drop_long_rows(
@@ -144,9 +194,16 @@ def drop_long_rows(
         `tuple`: The rows that fit, and the ids (or row numbers) of those that do not.
 
     Raises:
-        ConfigError: No row is left.
+        ConfigError: No row is left, or prompts are messages and the tokenizer has no chat template.
     """
     kwargs = args.chat_template_kwargs or {}
+    if tokenizer.chat_template is None and not all(isinstance(prompt, str) for prompt in dataset["prompt"]):
+        raise ConfigError(
+            "processing_class",
+            tokenizer.name_or_path or type(tokenizer).__name__,
+            "a tokenizer with a chat template, because the prompts are messages",
+            "train an instruct model, set tokenizer.chat_template, or give prompts as text",
+        )
 
     def length(prompt: str | list[dict]) -> int:
         if isinstance(prompt, str):

@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 import transformers
-from trl import get_peft_config
+from trl import get_peft_config, get_quantization_config
 
 from mintrl_trl import MInTRLTrainer
 from mintrl_trl.errors import MInTRLError
@@ -40,6 +40,7 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
         train_dataset=task.rows,
         judge=task.judge,
         peft_config=get_peft_config(recipe.policy),
+        quantization_config=get_quantization_config(recipe.policy),
     )
     evaluation = PassAtKCallback(trainer, task, recipe.arguments)
     trainer.add_callback(evaluation)
