@@ -143,12 +143,12 @@ def test_secrets_are_never_written(tmp_path):
 
 def test_config_is_kept_and_another_one_stands_beside_it(tmp_path):
     folder = RunFolder(tmp_path)
-    assert folder.write_config({"kappa": -0.2}).name == "config.json"
-    assert folder.write_config({"kappa": -0.2}).name == "config.json"
-    assert folder.write_config({"kappa": -0.1}).name == "config-2.json"
+    assert folder.write_config({"kappa": -0.2}).name == "settings.json"
+    assert folder.write_config({"kappa": -0.2}).name == "settings.json"
+    assert folder.write_config({"kappa": -0.1}).name == "settings-2.json"
     assert folder.write_config({"kappa": -0.3}).name == "config-3.json"
-    assert folder.write_config({"kappa": -0.1}).name == "config-2.json"
-    assert json.loads((tmp_path / "config.json").read_text()) == {"kappa": -0.2}
+    assert folder.write_config({"kappa": -0.1}).name == "settings-2.json"
+    assert json.loads((tmp_path / "settings.json").read_text()) == {"kappa": -0.2}
 
 
 @pytest.mark.parametrize(
@@ -204,5 +204,5 @@ def test_callback_writes_what_a_trainer_logs(tmp_path):
         callback.on_save(args, state, control)
     assert lines(tmp_path / "metrics.jsonl") == [{"update": 4, "loss": 0.5}]
     for folder in (tmp_path, tmp_path / "checkpoint-4"):
-        assert json.loads((folder / "config.json").read_text()) == {"kappa": -0.2}
+        assert json.loads((folder / "settings.json").read_text()) == {"kappa": -0.2}
         assert (folder / "versions.json").exists()

@@ -449,7 +449,7 @@ def test_the_run_folder_says_what_happened(tmp_path):
         assert bool(foreign) == (record["role"] == "intervened")
         assert record["reward"] in (0.0, 1.0)
         assert math.isfinite(record["advantage"])
-    assert json.loads(Path(tmp_path, "config.json").read_text())["num_control"] == 2
+    assert json.loads(Path(tmp_path, "settings.json").read_text())["num_control"] == 2
 
 
 def test_settings_of_the_helper_are_the_ones_the_trainer_runs_with(tmp_path):

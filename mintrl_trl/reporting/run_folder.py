@@ -1,13 +1,14 @@
 """The run folder: plain files that a person, a plot or a later run reads back without any tracker.
 
-    config.json      the resolved settings; secrets are replaced by `<hidden>`
+    settings.json    the resolved settings; secrets are replaced by `<hidden>`
     versions.json    packages, Python, platform, git commit
     metrics.jsonl    one object per log step: `update` and named numbers
     rollouts.jsonl   one `RolloutRecord` per rollout
 
 Invariant: nothing that was written is changed. JSON lines are appended whole and flushed; a line that a crash tore
 stays as it is, the next one starts on a line of its own, and readers skip what does not parse. A resumed run with
-other settings gets a `config-2.json` beside the first. Only one process of a run writes.
+other settings gets a `settings-2.json` beside the first. Only one process of a run writes. No file has a name that a
+saved model uses (`config.json`), so a model may be saved into the same folder.
 """
 
 import dataclasses
@@ -54,9 +55,9 @@ class RunFolder:
             config (`Mapping` or dataclass or object with `to_dict`): The settings.
 
         Returns:
-            `Path`: The file that holds them: `config.json`, or a numbered one where earlier settings differ.
+            `Path`: The file that holds them: `settings.json`, or a numbered one where earlier settings differ.
         """
-        return self._write_once("config", jsonable(config))
+        return self._write_once("settings", jsonable(config))
 
     def write_versions(self) -> Path:
         """Write the versions of what runs: packages, Python, platform, and the git commit of a source checkout."""
