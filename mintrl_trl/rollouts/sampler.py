@@ -151,7 +151,7 @@ class InterventionSampler:
         """Let the judge read a chunk while `stream` reads on. `None` keeps the chunk, whatever the reason."""
         standing, new = draft.show(chunk)
         steps, first_new = (*standing, *new.steps), len(standing)
-        verdict, correction, correction_seconds, cut, lookahead_tokens = None, None, 0.0, 0, 0
+        correction, correction_seconds, cut, lookahead_tokens = None, 0.0, 0, 0
         tally = self._pool.tally
         tally.reviews_in_flight += 1
         try:
@@ -166,17 +166,22 @@ class InterventionSampler:
             tally.reviews_in_flight -= 1
         failure = next((answer for answer in (verdict, correction) if isinstance(answer, NoVerdict)), None)
         revision = _Revision(cut, correction) if isinstance(correction, Span) else None
+        if failure is not None:
+            decision, step, reason = Decision.NO_VERDICT, None, failure.reason
+        elif isinstance(verdict, Revise):  # also where the correction came back empty
+            decision, step, reason = Decision.REVISE, verdict.step, str(verdict.reason)
+        else:
+            decision, step, reason = Decision.KEEP, None, ""
         kept_tokens = len(chunk) if revision is None else cut
-        revised = isinstance(verdict, Revise) and failure is None  # also where the correction came back empty
         draft.reviews.append(
             ReviewRecord(
                 chunk_start=len(draft.ids),
                 chunk_tokens=len(chunk),
                 num_steps=len(steps),
                 first_new=first_new,
-                decision=Decision.NO_VERDICT if failure is not None else Decision.REVISE if revised else Decision.KEEP,
-                step=verdict.step if revised else None,
-                reason=failure.reason if failure is not None else str(verdict.reason) if revised else "",
+                decision=decision,
+                step=step,
+                reason=reason,
                 kept_tokens=kept_tokens,
                 correction_tokens=0 if revision is None else len(revision.correction),
                 discarded_ids=chunk.ids[kept_tokens:],
