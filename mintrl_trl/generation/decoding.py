@@ -113,7 +113,7 @@ class DecodingBatch:
             leaving.append(index)
             endings.append((request, error))
         for mailbox, bundle in bundles.items():
-            self._outbox.put(mailbox, hand_out, *bundle)
+            self._outbox.put(mailbox, hand_out, *bundle, can_wait=True)
         for request, error in endings:
             self._outbox.put(request.mailbox, request.finish, error)
         return leaving

@@ -114,6 +114,8 @@ class Engine:
         while True:
             with self._changed:
                 busy = any(lane.has_work for lane in self._lanes.values())
+                if not busy:
+                    self._outbox.send(at_once=True)
                 if not busy and self._keep_model:
                     self._changed.wait_for(lambda: self._arrivals or self._paused or self._closed)
                 arrivals, self._arrivals = self._arrivals, []
@@ -127,7 +129,8 @@ class Engine:
                     lane.fail("the generator was stopped", waiting=True)
                 else:
                     self._step(lane)
-            self._outbox.send()
+            # Reading may take long, so nothing waits for its end.
+            self._outbox.send(at_once=any(lane.is_reading for lane in self._lanes.values()))
             if stopping:
                 return
 

@@ -59,6 +59,11 @@ class Lane:
         return len(self._batch.rows)
 
     @property
+    def is_reading(self) -> bool:
+        """Whether the next step goes on reading."""
+        return self._reading is not None
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._batch.rows or self._reading or self._streams or self._scores)

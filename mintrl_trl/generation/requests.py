@@ -1,13 +1,14 @@
 """What passes between a consumer's event loop and the engine thread: requests one way, tokens and results the other.
 
 A request is made on the loop and served by the engine. What the engine has for consumers gathers in its outbox and goes
-out once per step, with one wake of each loop however many rows there are. Invariant: what a consumer reads changes only
+out at most once per step, with one wake of each loop however many rows there are. Invariant: what a consumer reads changes only
 on its loop, in the order the engine sent it; the engine in turn polls nothing but `Request.gone`.
 """
 
 import asyncio
 import math
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from ..errors import GenerationError
 from ..rollouts.doors import SampledToken
 from .lent_model import Weights
+
+_PATIENCE_SECONDS = 0.01  # how long a token may wait for the next ones
 
 Call = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -46,20 +49,29 @@ class Mailbox:
 
 
 class Outbox:
-    """What one step of the engine has for its consumers."""
+    """What the engine has for its consumers, sent with one wake per loop.
+
+    Tokens may wait a moment for more of them, so that a small model's consumers are not woken for each one; whatever
+    ends a request goes out at once, and takes along what waits.
+    """
 
     def __init__(self):
         self._calls: defaultdict[Mailbox, list[Call]] = defaultdict(list)
+        self._due = math.inf
 
-    def put(self, mailbox: Mailbox, function: Callable[..., None], *arguments: Any) -> None:
+    def put(self, mailbox: Mailbox, function: Callable[..., None], *arguments: Any, can_wait: bool = False) -> None:
         """Add one call for `mailbox`'s loop."""
         self._calls[mailbox].append((function, arguments))
+        self._due = min(self._due, time.monotonic() + _PATIENCE_SECONDS if can_wait else -math.inf)
 
-    def send(self) -> None:
-        """Send everything, one wake per loop."""
+    def send(self, *, at_once: bool = False) -> None:
+        """Send everything, if that is due or `at_once`."""
+        if not at_once and time.monotonic() < self._due:
+            return
         for mailbox, calls in self._calls.items():
             mailbox.send(calls)
         self._calls.clear()
+        self._due = math.inf
 
 
 class Request:
