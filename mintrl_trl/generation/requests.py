@@ -1,8 +1,8 @@
 """What passes between a consumer's event loop and the engine thread: requests one way, tokens and results the other.
 
 A request is made on the loop and served by the engine. What the engine has for consumers gathers in its outbox and goes
-out at most once per step, with one wake of each loop however many rows there are. Invariant: what a consumer reads changes only
-on its loop, in the order the engine sent it; the engine in turn polls nothing but `Request.gone`.
+out at most once per step, with one wake of each loop however many rows there are. Invariant: what a consumer reads
+changes only on its loop, in the order the engine sent it; the engine in turn polls nothing but `Request.gone`.
 """
 
 import asyncio
