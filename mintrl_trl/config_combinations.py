@@ -125,7 +125,7 @@ def _check_sampling(config: Any) -> None:
 
 def _check_lengths(config: Any) -> None:
     prompt, completion = config.max_prompt_length, config.max_completion_length
-    if config.correction_tokens > completion:
+    if config.needs_judge and config.correction_tokens > completion:
         allowed = f"at most max_completion_length={completion}"
         raise ConfigError("correction_tokens", config.correction_tokens, allowed, f"set correction_tokens={completion}")
     room, needed = config.vllm_max_model_length, prompt + completion
