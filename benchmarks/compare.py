@@ -131,6 +131,8 @@ def execute_all(runs: list[Run], output: Path, workers: int, console: Console) -
     with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(execute, run, output): run for run in runs}
         for future in as_completed(futures):
+            if future.exception() is not None:
+                pool.shutdown(cancel_futures=True)
             future.result()
             run = futures[future]
             done += run.updates
