@@ -57,11 +57,13 @@ def test_finds_the_verdict_in(wrap):
         ('{"decision":"revise","step":" 3 "}', Revise(2)),
         ('{"step":1,"decision":"revise","reason":["x"],"more":{"decision":"keep"}}', Revise(0)),
         ('{"decision":"revise","step":1,"reason":"\\sqrt{2} is \\alpha"}', Revise(0, r"\sqrt{2} is \alpha")),
+        ('{"decision":"revise","step":1,"reason":"\\frac12 \\neq \\beta"}', Revise(0, r"\frac12 \neq \beta")),
+        ('{"decision":"revise","step":1,"reason":"\\\\frac12\\nso \\u00e9\\/\\tb"}', Revise(0, "\\frac12 so é/ b")),
         ('{"decision":"revise","step":1,"reason":"two\nlines\t and\\nthree"}', Revise(0, "two lines and three")),
         ('{"decision":"revise","step":1,"reason":"braces } { in \\"it\\""}', Revise(0, 'braces } { in "it"')),
         ('so {"a": {"decision": "keep"}, "decision": "revise", "step": 2} it is', Revise(1)),
     ],
-    ids=range(10),
+    ids=range(12),
 )  # fmt: skip
 def test_reads(text, verdict):
     assert parse_verdict(text, 3, 0) == verdict

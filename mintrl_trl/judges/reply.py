@@ -22,7 +22,11 @@ _SHORTEST_ECHO_CHARS, _LONGEST_ECHO_CHARS = 16, 1000
 
 _THINK_START, _THINK_END = "<think>", "</think>"
 _CHAT_MARK = re.compile(r"<[|｜]|</s>|</?(?:start_of_turn|end_of_turn|solution)>|\[/?INST\]")
-_BACKSLASH = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')  # group 1: what makes it an escape of JSON
+# A backslash, with group 1 where it makes an escape of JSON and not the beginning of a LaTeX command.
+_BACKSLASH = re.compile(
+    r"\\(?:(?![bf][a-z]|n(?:eq|abla|ot\b)|r(?:ight|ho\b)|t(?:imes|heta|ext|an\b|au\b|frac|o\b))"
+    r'(["\\/bfnrt]|u[0-9a-fA-F]{4})|)'
+)
 _OBJECT_START = re.compile(r'\{\s*+["}]')
 _WHOLE_NUMBER = re.compile(r"\s*-?[0-9]+\s*")
 
@@ -56,7 +60,7 @@ def parse_verdict(text: str, num_steps: int, first_new: int) -> Verdict:
     """
     if not text.strip():
         raise NoVerdict("empty", "the reply holds no text")
-    # \sqrt is no escape of JSON, but what it stands for is clear.
+    # Models forget to double the backslashes of LaTeX; \sqrt is no JSON, and \frac would be a form feed and "rac".
     text = _BACKSLASH.sub(lambda match: match[0] if match[1] else r"\\", text)
     reply = _whole(text)
     if reply is None:

@@ -24,19 +24,19 @@ which are added up over micro-batches and processes and divided once. A number t
 | `tokens/policy`, `tokens/intervention` | response tokens by author, plain numbers |
 | `tokens/intervention_with_logps` | intervention tokens whose log-probability under the judge is known, plain number |
 | `tokens/discarded`, `tokens/lookahead` | sampled tokens that were cut or read ahead in vain, plain numbers |
-| `intervention/kl` | judge's minus policy's log-probability per intervention token, where the judge's is known: an estimate of KL(judge, policy), in nats |
+| `intervention/kl` | judge's minus policy's log-probability per intervention token where both are known, in nats |
 | `intervention/nll` | minus the policy's log-probability per intervention token, in nats |
 | `entropy/policy`, `entropy/all` | policy entropy per policy-authored token, per response token, in nats |
 | `imitation_bonus` | what intervention tokens add to the advantage, per row that holds some |
 | `log_ratio`, `squared_residual` | per scored row |
-"""  # noqa: E501 - a table
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from ..rollouts.rollout import Decision, Role, Rollout, StopReason
+from ..rollouts.rollout import Author, Decision, Role, Rollout, StopReason
 from .loss import RegressionLoss
 
 
@@ -134,7 +134,8 @@ def rollout_totals(rollouts: Sequence[Rollout]) -> Totals:
     for rollout in rollouts:
         length = sum(len(span) for span in rollout.spans)
         foreign = rollout.intervention_tokens
-        known = sum(logp is not None for logp in rollout.intervention_logps) if foreign else 0
+        by_judge = (span for span in rollout.spans if span.author is Author.INTERVENTION)
+        known = sum(len(span) for span in by_judge if span.logps is not None)
         tokens.update(policy=length - foreign, intervention=foreign, intervention_with_logps=known)
         totals.add(f"lengths/{rollout.request.role.value}", length)
         totals.add("lengths/truncated", rollout.stop is StopReason.LENGTH)
