@@ -5,16 +5,18 @@ It puts together what `data`, `rewards` and `judges` offer, and contains no rule
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from datasets import Dataset
 
 from .config import MInTRLConfig
-from .data.chains import World, base_model_path, chains_reward
+from .data.chains import World, base_model_path, chains_reward, privileged_prompt_ids
 from .data.sources import load_rows, to_dataset
 from .errors import ConfigError
 from .judges.exact import ChainsJudge
+from .judges.local import LikelihoodJudge
 from .recipe import Recipe, RecipeArguments
 from .rewards.math import math_reward, require_golds
 from .rollouts.doors import Judge, PolicyGenerator
@@ -81,7 +83,7 @@ def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -
     judge: Judge | Callable[[PolicyGenerator], Judge] | None = None
     if args.judge == "self":
         threshold = args.judge_likelihood_threshold or world.privileged_threshold
-        judge = _chains_self_judge(threshold)
+        judge = partial(LikelihoodJudge, render_context=privileged_prompt_ids, threshold=threshold)
     elif args.judge == "exact":
         judge = ChainsJudge(world, arguments.judge_error_rate)
     elif args.needs_judge:
