@@ -15,6 +15,7 @@ from .errors import (
     JudgeError,
     MInTRLError,
     NoVerdict,
+    NumericsError,
     RewardError,
     VersionError,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "MInTRLError",
     "MInTRLTrainer",
     "NoVerdict",
+    "NumericsError",
     "PolicyGenerator",
     "Problem",
     "Revise",

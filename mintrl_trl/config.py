@@ -166,8 +166,9 @@ class MInTRLConfig(GRPOConfig):
     judge_base_url: str | None = _setting(
         None, "OpenAI-compatible endpoint of the judge, http or https, such as http://localhost:8001/v1."
     )
-    judge_api_key_env: str = _setting(
-        "OPENAI_API_KEY", "Name of the environment variable that holds the judge's key. Never the key itself."
+    judge_api_key_env: str | None = _setting(
+        None,
+        "Name of the environment variable that holds the judge's key, never the key itself. Unset: no key is sent.",
     )
     judge_domain: str = _setting("math", "Prompt templates of the judge: 'math' or 'code'.")
     judge_temperature: float = _setting(1.0, "Sampling temperature of the judge. At least 0.")

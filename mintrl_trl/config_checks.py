@@ -139,7 +139,8 @@ def check_fields(config: Any) -> None:
             raise ConfigError(name, value, _listed(CHOICES[name]), fix)
     for name, example in ADDRESSES.items():
         _check_address(name, getattr(config, name), example)
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", config.judge_api_key_env):
+    variable = config.judge_api_key_env
+    if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
         allowed = "the name of an environment variable: letters, digits and _"
         raise ConfigError(
             "judge_api_key_env",

@@ -8,7 +8,8 @@
     ├── JudgeError         (RuntimeError)  the judge is set up wrongly; retrying cannot help, so the run stops
     ├── NoVerdict          (RuntimeError)  one review or correction gave nothing usable; tolerated and counted
     ├── FailureLimitError  (RuntimeError)  tolerated failures passed the limit that the config sets
-    └── RewardError        (RuntimeError)  the reward function broke its contract
+    ├── RewardError        (RuntimeError)  the reward function broke its contract
+    └── NumericsError      (ArithmeticError) a loss that is not a finite number
 
 A second base class lets callers catch the builtin they would expect.
 """
@@ -83,3 +84,7 @@ class FailureLimitError(MInTRLError, RuntimeError):
 
 class RewardError(MInTRLError, RuntimeError):
     """A reward function broke its contract (wrong number of rewards, every row unscorable)."""
+
+
+class NumericsError(MInTRLError, ArithmeticError):
+    """A loss that is not a finite number; the optimizer has not seen it."""

@@ -18,6 +18,7 @@ from .errors import ConfigError
 from .generation.local import LocalGenerator
 from .generation.vocabulary import TokenizerVocabulary
 from .rollouts.doors import Judge, PolicyGenerator, Vocabulary
+from .rollouts.loop import shared_loop
 
 if TYPE_CHECKING:
     from .served_policy import ServedPolicy
@@ -53,6 +54,15 @@ class Policy:
             trainer.accelerator.wait_for_everyone()
             self.served.verify()
 
+    def probe(self) -> None:
+        """Let a judge that can be set up wrongly answer once, before any rollout is paid for.
+
+        Raises:
+            JudgeError: It gave no verdict on a trivial review; the message says what to try.
+        """
+        if hasattr(self.judge, "probe"):
+            shared_loop().run(self.judge.probe())
+
     @contextmanager
     def generating(self) -> Iterator[None]:
         """While rollouts are made. In process the generator has the model meanwhile, and gives it back as it was."""
@@ -60,9 +70,11 @@ class Policy:
             yield
 
     def close(self) -> None:
-        """Stop the generator's threads or connections."""
+        """Stop the generator's threads or connections, and the judge's."""
         if hasattr(self.generator, "close"):
             self.generator.close()
+        if hasattr(self.judge, "aclose") and not shared_loop().closed:
+            shared_loop().run(self.judge.aclose())
 
 
 def build_policy(
@@ -114,7 +126,7 @@ def _build_judge(
             args.judge_model,
             base_url=args.judge_base_url,
             domain=args.judge_domain,
-            api_key=os.environ.get(args.judge_api_key_env),
+            api_key=_judge_key(args.judge_api_key_env),
             temperature=args.judge_temperature,
             max_tokens=args.judge_max_tokens,
             timeout_seconds=args.judge_timeout_seconds,
@@ -129,3 +141,14 @@ def _build_judge(
             "judge", "exact", "a judge object: only the task knows its exact judge", "pass judge=ChainsJudge(world)"
         )
     return None
+
+
+def _judge_key(variable: str | None) -> str | None:
+    """The key that the judge's endpoint asks for, from the environment variable that the config names."""
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        allowed = "the name of an environment variable that holds the judge's key, or unset"
+        raise ConfigError("judge_api_key_env", variable, allowed, f"export {variable}=..., or remove judge_api_key_env")
+    return key

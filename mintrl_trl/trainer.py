@@ -23,10 +23,10 @@ from trl import GRPOTrainer
 
 from . import trl_seams
 from .config import MInTRLConfig
-from .errors import FailureLimitError
+from .errors import FailureLimitError, NumericsError
 from .objective.advantage import compute_advantages
 from .objective.loss import regression_loss
-from .objective.metrics import Totals, loss_totals, reward_metrics, rollout_totals
+from .objective.metrics import Totals, counter_totals, loss_totals, reward_metrics, rollout_totals
 from .policy import build_policy
 from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
@@ -153,12 +153,19 @@ class MInTRLTrainer(GRPOTrainer):
             self.policy.generator, None, self.policy.vocabulary, args.sampler_settings(evaluation=True)
         )
         self._eval_rows_started = 0
+        self._judge_counters: dict[str, float] = {}
         self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, args))
         for verbose in (PrinterCallback, ProgressCallback):  # fifty numbers an update; the run folder keeps them
             self.remove_callback(verbose)
         self.add_callback(ConsoleCallback(args.intervention_updates if args.needs_judge else 0))
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """TRL's training loop, once the judge has answered a trivial review."""
+        if self.args.needs_judge and self.accelerator.is_main_process:
+            self.policy.probe()
+        return super().train(*args, **kwargs)
 
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
 
@@ -290,6 +297,12 @@ class MInTRLTrainer(GRPOTrainer):
             trl_seams.add_metrics(self, self._reduce(self._window_totals))
             self._window_totals = Totals()
         loss = regression.loss
+        if not torch.isfinite(loss):
+            raise NumericsError(
+                f"the loss of update {self.state.global_step + 1} is {loss.item()}; no weight was changed. Continue "
+                "from the last checkpoint with a lower learning rate, in float32 or bfloat16 instead of float16, or "
+                "with a clean copy of the model."
+            )
         if output.aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * output.aux_loss
         return loss / self.current_gradient_accumulation_steps
@@ -298,7 +311,7 @@ class MInTRLTrainer(GRPOTrainer):
 
     def _report(self, batch: _Batch, is_control: Tensor, advantages: Tensor) -> None:
         """Metrics of a generated batch, reduced once as sums and counts, and its rollouts for the run folder."""
-        metrics = self._reduce(rollout_totals(batch.rollouts))
+        metrics = self._reduce(Totals.merge([rollout_totals(batch.rollouts), self._judge_totals()]))
         metrics |= reward_metrics(batch.rewards, is_control, self.num_generations)
         metrics |= {f"seconds/{stage}": seconds for stage, seconds in batch.seconds.items()}
         trl_seams.add_metrics(self, metrics)
@@ -319,6 +332,13 @@ class MInTRLTrainer(GRPOTrainer):
         records = self._gather_objects(records)
         if self.run_folder is not None:
             self.run_folder.append_rollouts(records)
+
+    def _judge_totals(self) -> Totals:
+        """What the judge's own counters (calls, tokens, retries, leaks) gained with this batch."""
+        if not hasattr(self.judge, "counters"):
+            return Totals()
+        before, self._judge_counters = self._judge_counters, self.judge.counters()
+        return counter_totals(before, self._judge_counters)
 
     def _gather_objects(self, items: list) -> list:
         if self.accelerator.num_processes == 1:

@@ -10,7 +10,7 @@ from datasets import Dataset
 from peft import LoraConfig
 from trl import GRPOConfig, GRPOTrainer
 
-from mintrl_trl import FailureLimitError, MInTRLTrainer, trl_seams
+from mintrl_trl import FailureLimitError, JudgeError, MInTRLTrainer, NumericsError, trl_seams
 from mintrl_trl.objective.loss import regression_loss
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.trainers import (
@@ -253,6 +253,43 @@ def test_too_many_rows_without_reward_stop_the_run(tmp_path):
     trainer = make_trainer(tmp_path, reward=lambda completions, **kwargs: [None] * 3 + [1.0] * 5)
     with pytest.raises(FailureLimitError, match=r"38% .*unscored_limit.* 20%"):
         trainer.train()
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_before_the_step(tmp_path):
+    model = tiny_model()
+    trainer = make_trainer(tmp_path, model=model, max_steps=1)
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    before = weights(trainer)
+    with pytest.raises(NumericsError, match="update 1 is nan; no weight was changed"):
+        trainer.train()
+    for name, value in weights(trainer).items():
+        torch.testing.assert_close(value, before[name], equal_nan=True, rtol=0, atol=0)
+
+
+def test_a_judge_that_cannot_answer_stops_the_run_before_any_rollout(tmp_path):
+    class Unreachable(RejectLastStep):
+        async def probe(self):
+            raise JudgeError("no such model")
+
+    generator = HashGenerator()
+    trainer = make_trainer(tmp_path, judge=Unreachable(), generator=generator)
+    with pytest.raises(JudgeError, match="no such model"):
+        trainer.train()
+    assert generator.requests == []
+
+
+def test_the_judges_counters_become_metrics_of_each_update(tmp_path):
+    class Counting(RejectLastStep):
+        def counters(self):
+            return {"judge/review/calls": float(len(self.problems))}
+
+    trainer = make_trainer(tmp_path, judge=Counting())
+    trainer.train()
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    calls = [line["judge/review/calls"] for line in lines if "judge/review/calls" in line]
+    assert sum(calls) == len(trainer.judge.problems) > 0
+    assert len(calls) == 2
 
 
 def test_micro_batches_add_up_to_the_whole_batch(tmp_path):
