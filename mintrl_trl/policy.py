@@ -135,7 +135,12 @@ def _build_judge(
     if args.judge == "self":
         from .judges.local import chat_self_judge
 
-        return chat_self_judge(generator, trainer.processing_class, domain=args.judge_domain)
+        return chat_self_judge(
+            generator,
+            trainer.processing_class,
+            domain=args.judge_domain,
+            threshold=args.judge_likelihood_threshold,
+        )
     if args.judge == "exact":
         raise ConfigError(
             "judge", "exact", "a judge object: only the task knows its exact judge", "pass judge=ChainsJudge(world)"
