@@ -273,12 +273,11 @@ def test_a_shared_prefix_is_read_once(make):
         lambda _, a, options: widths.append(options["input_ids"].shape), with_kwargs=True
     )
 
-    async def run():
-        await asyncio.gather(*(generator.score(PREFIX * 4, [token]) for token in range(10)))
-
-    asyncio.run(run())
+    continuations = [[token, 5, 6][: token % 4] for token in range(10)]
+    found = asyncio.run(generator.score_all(PREFIX * 4, continuations))
     hook.remove()
-    assert set(map(tuple, widths)) == {(1, 12)} and len(widths) <= 2
+    assert list(map(tuple, widths)) == [(1, 12), (4, 2)]  # the prefix, then the four continuations that go on
+    assert found == [pytest.approx(score_alone(model, PREFIX * 4, continuation)) for continuation in continuations]
 
 
 def test_scoring_nothing_and_scoring_what_cannot_be(make):

@@ -99,6 +99,11 @@ class LocalGenerator:
         return Weights.BASE in self._lanes
 
     @property
+    def max_positions(self) -> int | None:
+        """Positions of the model, for prefix and continuation together; `None` where it has no limit."""
+        return self._model.max_positions
+
+    @property
     def num_rows(self) -> int:
         """Rows being decoded now."""
         return sum(lane.num_rows for lane in self._lanes.values())
@@ -137,11 +142,20 @@ class LocalGenerator:
     async def score(
         self, prefix_ids: Sequence[int], continuation_ids: Sequence[int], *, weights: str = "policy"
     ) -> tuple[float, ...]:
-        """Log-probability of each id of a continuation. Requests that arrive together are one batch.
+        """Log-probability of each id of a continuation; see [`LocalGenerator.score_all`]."""
+        (logps,) = await self.score_all(prefix_ids, [continuation_ids], weights=weights)
+        return logps
+
+    async def score_all(
+        self, prefix_ids: Sequence[int], continuations: Sequence[Sequence[int]], *, weights: str = "policy"
+    ) -> list[tuple[float, ...]]:
+        """Log-probability of each id of several continuations of one prefix.
+
+        The prefix is read once. Requests that arrive together, of any callers, are one batch.
 
         Args:
-            prefix_ids (`Sequence[int]`): At least one id. A prefix that several requests share is read once.
-            continuation_ids (`Sequence[int]`): What to score; empty gives an empty result.
+            prefix_ids (`Sequence[int]`): At least one id.
+            continuations (`Sequence[Sequence[int]]`): What to score; an empty one gives an empty result.
             weights (`str`, *optional*, defaults to `"policy"`): `"policy"` or `"base"`.
 
         Raises:
@@ -149,16 +163,17 @@ class LocalGenerator:
             ConfigError: `weights="base"` without base weights.
         """
         kind = self._kind(weights)
-        prefix = self._checked(prefix_ids, len(continuation_ids))
-        continuation = self._checked(continuation_ids, 0) if continuation_ids else ()
-        if not continuation:
-            return ()
-        request = ScoreRequest(prefix, kind, self._mailbox(), continuation)
-        self._engine.submit([request])
+        prefix = self._checked(prefix_ids, max(map(len, continuations), default=0))
+        ids = [self._checked(continuation, 0) if continuation else () for continuation in continuations]
+        mailbox = self._mailbox()
+        requests = [ScoreRequest(prefix, kind, mailbox, continuation) for continuation in ids if continuation]
+        self._engine.submit(requests)
         try:
-            return await request.result
+            results = iter(await asyncio.gather(*(request.result for request in requests)))
         finally:
-            request.closed = True
+            for request in requests:
+                request.closed = True
+        return [next(results) if continuation else () for continuation in ids]
 
     def set_version(self, weight_version: str) -> None:
         """Name the weights anew after they changed.

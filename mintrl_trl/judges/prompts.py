@@ -27,7 +27,7 @@ from ..rollouts.rollout import Problem
 Message = dict[str, str]
 
 TEMPLATES = Path(__file__).with_name("templates")
-_ROLES = ("judge", "intervention")
+_ROLES = ("judge", "intervention", "solution")
 
 # All repetitions are bounded, so the time is linear in the text. Comparisons such as `i <step` in code do not match.
 _FORGED = re.compile(
@@ -141,6 +141,17 @@ class Prompts:
         if prefill:
             messages.append({"role": "assistant", "content": unforgeable(accepted)})
         return messages
+
+    def solution(self, problem: Problem) -> list[Message]:
+        """Messages that ask for a whole solution, by someone who may know a reference and does not show it.
+
+        Args:
+            problem (`Problem`): The task, as in `review`.
+
+        Returns:
+            `list[dict[str, str]]`: A system and a user message.
+        """
+        return self._render("solution", question=problem.question, privileged_context=problem.privileged_context)
 
     def _names(self, role: str) -> tuple[str, str]:
         return f"{role}_system_{self.domain.value}.jinja", f"{role}_user.jinja"

@@ -74,6 +74,18 @@ def parse_verdict(text: str, num_steps: int, first_new: int) -> Verdict:
     return _verdict(reply, num_steps, first_new)
 
 
+def spell_verdict(step: int | None) -> str:
+    """The shortest reply that says keep (`None`), or revise from the 0-based `step` on.
+
+    ```python
+    >>> spell_verdict(1)
+    '{"decision": "revise", "step": 2}'
+
+    ```
+    """
+    return json.dumps({"decision": "keep"} if step is None else {"decision": "revise", "step": step + 1})
+
+
 def clean_correction(text: str, accepted: str = "") -> str:
     """What of a text correction may be spliced in: without thinking, chat marks and a repetition of what it continues.
 
