@@ -180,6 +180,11 @@ class MInTRLConfig(GRPOConfig):
         "With judge='self': reject the first new step whose log-probability under the privileged prompt is below this, "
         "in nats. Below 0; unset means the judge answers keep or revise.",
     )
+    judge_keep_bias: float = _setting(
+        0.0,
+        "With judge='self' and no threshold: nats added to the reply 'keep' before the likeliest reply is taken. Small "
+        "models like one reply better whatever they read; this sets how often they intervene.",
+    )
     max_concurrent_reviews: int = _setting(64, "Requests to the judge in flight at once, per process. At least 1.")
 
     # --- Tolerated failures

@@ -171,6 +171,9 @@ def _check_judge(config: Any) -> None:
         allowed = "'const' or 'proxy' with judge='llm', which answers in text without log-probabilities"
         raise ConfigError("anchor", "judge", allowed, "set anchor='const'")
     threshold = config.judge_likelihood_threshold
+    if config.judge_keep_bias != 0 and (config.judge != "self" or threshold is not None):
+        allowed = "0.0 unless judge='self' and judge_likelihood_threshold is unset"
+        raise ConfigError("judge_keep_bias", config.judge_keep_bias, allowed, "remove judge_keep_bias")
     if threshold is not None and config.judge != "self":
         allowed = f"unset with judge={config.judge!r}"
         fix = "remove judge_likelihood_threshold, or set judge='self'"

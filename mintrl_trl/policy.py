@@ -114,11 +114,11 @@ def _build_judge(
     trainer: "MInTRLTrainer", judge: "Judge | Callable[[PolicyGenerator], Judge] | None", generator: PolicyGenerator
 ) -> Judge | None:
     args = trainer.args
+    if not args.needs_judge:
+        return None
     if judge is not None:
         ready = hasattr(judge, "review") and not isinstance(judge, type)  # a class is a function that makes one
         return judge if ready else judge(generator)
-    if not args.needs_judge:
-        return None
     if args.judge == "llm":
         from .judges.llm import LLMJudge
 
@@ -140,6 +140,7 @@ def _build_judge(
             trainer.processing_class,
             domain=args.judge_domain,
             threshold=args.judge_likelihood_threshold,
+            keep_bias=args.judge_keep_bias,
         )
     if args.judge == "exact":
         raise ConfigError(
