@@ -124,7 +124,8 @@ WRONG = [
           "below 0, in nats, or unset", "did you mean judge_likelihood_threshold=-2.0"),
     wrong("key in place of its variable", {"judge_api_key_env": "sk-proj-123"},
           "the name of an environment variable", "put the key in that variable", shown=repr(HIDDEN)),
-    wrong("keep bias without a self-judge", {"judge_keep_bias": -2.0}, "0.0 unless judge='self'", "remove judge_keep_bias"),
+    wrong("keep bias without a self-judge", {"judge_keep_bias": -2.0},
+          "0.0 unless judge='self'", "remove judge_keep_bias"),
     wrong("key in the address", {"judge_base_url": "https://user:secret@host/v1"},
           "without user and password", "name the variable that holds the key", shown=repr(HIDDEN)),
     # TRL's batch sizes against ours
