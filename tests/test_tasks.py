@@ -86,7 +86,7 @@ def test_the_exact_judge_knows_the_world(error_rate):
 class ScriptedBase:
     """Base weights that find every token likely but the last one."""
 
-    has_base, base_version, end_ids = True, "base", frozenset({2})
+    has_base, base_version, end_ids, max_positions = True, "base", frozenset({2}), None
 
     def __init__(self):
         self.prefixes = []
