@@ -111,28 +111,27 @@ def test_replies_without_any_probability_are_no_verdict():
 @pytest.mark.parametrize(
     ("scores", "first_new", "verdict"),
     [
-        ((-1.0, -5.9, -0.1), 1, KEEP),
-        ((-1.0, -6.1, -9.0), 1, Revise(1, "token 6 has log-probability -6.10, below -6.0")),
-        ((-1.0, -5.0, -9.0), 1, Revise(2, "token 7 has log-probability -9.00, below -6.0")),
-        ((-6.5, -5.0, -1.0, -1.0, -1.0), 0, Revise(0, "token 3 has log-probability -6.50, below -6.0")),
+        ((-1.0, -4.9, -5.9), 1, KEEP),  # the steps are the tokens 3 4, then 5 6, then 7
+        ((-1.0, -5.1, -9.0), 1, Revise(1, "log-probability -6.10, of which -5.10 for token 6")),
+        ((-1.0, -5.0, -9.0), 1, Revise(2, "log-probability -9.00, of which -9.00 for token 7")),
+        ((-6.5, -5.0, -1.0, -1.0, -1.0), 0, Revise(0, "log-probability -11.50, of which -6.50 for token 3")),
     ],
     ids=["all above", "the first of two", "the last step", "the first step"],
 )
-def test_the_first_step_with_a_token_below_the_threshold_is_rejected(scores, first_new, verdict):
+def test_the_first_step_below_the_threshold_is_rejected(scores, first_new, verdict):
     base = ScriptedBase(scores)
-    assert review(LikelihoodJudge(base, lambda problem: (70, 71)), first_new) == verdict
+    assert review(LikelihoodJudge(base, lambda problem: (70, 71), threshold=-6.0), first_new) == verdict
     accepted = (3, 4) if first_new else ()
     new = (5, 6, 7) if first_new else (3, 4, 5, 6, 7)
     assert base.calls == [((70, 71, *accepted), [new], "base")]
 
 
-def test_a_sum_below_the_threshold_is_no_reason():
-    assert review(LikelihoodJudge(ScriptedBase((-2.0,) * 5), lambda problem: (70,), threshold=-3.0)) == KEEP
-
-
 @pytest.mark.parametrize(
     "judge",
-    [lambda base: LocalJudge(base, Renderer()), lambda base: LikelihoodJudge(base, lambda problem: (77, 78))],
+    [
+        lambda base: LocalJudge(base, Renderer()),
+        lambda base: LikelihoodJudge(base, lambda problem: (77, 78), threshold=-6.0),
+    ],
     ids=["replies", "likelihood"],
 )
 def test_a_correction_holds_the_sampled_ids_without_the_end(judge):
@@ -147,7 +146,10 @@ def test_a_correction_holds_the_sampled_ids_without_the_end(judge):
 
 @pytest.mark.parametrize(
     "judge",
-    [lambda base: LocalJudge(base, Renderer()), lambda base: LikelihoodJudge(base, lambda problem: (77, 78))],
+    [
+        lambda base: LocalJudge(base, Renderer()),
+        lambda base: LikelihoodJudge(base, lambda problem: (77, 78), threshold=-6.0),
+    ],
     ids=["replies", "likelihood"],
 )
 def test_a_text_too_long_for_the_model_loses_its_beginning(judge):
@@ -173,7 +175,7 @@ def test_a_correction_that_gives_the_answer_away_is_withheld():
 
 def test_text_without_ids_is_a_wrong_set_up():
     with pytest.raises(JudgeError, match="TokenText"):
-        review(LikelihoodJudge(ScriptedBase(), lambda problem: (70,)), steps=["plain text"])
+        review(LikelihoodJudge(ScriptedBase(), lambda problem: (70,), threshold=-6.0), steps=["plain text"])
     with pytest.raises(JudgeError, match="TokenText"):
         intervene(LocalJudge(ScriptedBase(), Renderer()), accepted="plain text")
 

@@ -10,6 +10,7 @@ vocabulary come back.
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import ConfigError, JudgeError, NoVerdict
@@ -178,14 +179,14 @@ class LocalJudge(_SelfJudge):
 
 
 class LikelihoodJudge(_SelfJudge):
-    """Rejects the first new step with a token that the base model, knowing the reference, would hardly have written.
+    """Rejects the first new step that the base model, knowing the reference, would hardly have written.
 
     Args:
         generator ([`BaseModel`]): Serves the base weights, such as a [`LocalGenerator`].
         render_context (`Callable[[Problem], Sequence[int]]`): Prompt under which the model writes a solution itself,
             with the privileged context in view. The solution so far is scored after it, and corrections continue it.
-        threshold (`float`, *optional*, defaults to -6.0): In nats, below 0. A step is rejected if the log-probability
-            of any one of its tokens is below. How far right steps go down depends on the task: calibrate on some.
+        threshold (`float`): In nats, below 0. A step is rejected if its log-probability, the sum over its tokens, is
+            below. How far right steps go down depends on the task and on how long its steps are: calibrate on some.
         decode (`Callable`, *optional*): From ids to text, for reasons and to withhold corrections that give the answer
             away.
 
@@ -198,29 +199,33 @@ class LikelihoodJudge(_SelfJudge):
         generator: BaseModel,
         render_context: Callable[[Problem], Sequence[int]],
         *,
-        threshold: float = -6.0,
+        threshold: float,
         decode: Decode | None = None,
     ):
         super().__init__(generator, decode)
         if not (math.isfinite(threshold) and threshold < 0):
-            raise ConfigError("threshold", threshold, "a finite number of nats below 0", "use -6.0")
+            raise ConfigError("threshold", threshold, "a finite number of nats below 0", "calibrate it on right steps")
         self._render_context, self.threshold = render_context, threshold
 
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
-        """Keep, or revise at the first new step with a token below the threshold.
+        """Keep, or revise at the first new step below the threshold.
 
         Raises:
             NoVerdict: Context and new steps alone are too long (`context_length`).
             JudgeError: The steps come without token ids.
         """
-        new = [(step, token) for step in range(first_new, len(steps)) for token in _ids(steps[step])]
-        accepted = [token for step in steps[:first_new] for token in _ids(step)]
+        ids = [_ids(step) for step in steps]
+        accepted, new = list(chain(*ids[:first_new])), list(chain(*ids[first_new:]))
         prefix = self._joined(self._render_context(problem), accepted, len(new))
-        (logps,) = await self._generator.score_all(prefix, [[token for _, token in new]], weights="base")
-        for (step, token), logp in zip(new, logps, strict=True):
-            if logp < self.threshold:
+        (logps,) = await self._generator.score_all(prefix, [new], weights="base")
+        scores = iter(logps)
+        for step in range(first_new, len(steps)):
+            own = list(islice(scores, len(ids[step])))
+            if sum(own) < self.threshold:
+                least = own.index(min(own))
+                token = ids[step][least]
                 shown = f"token {token}" if self._decode is None else repr(self._decode([token]))
-                return Revise(step, f"{shown} has log-probability {logp:.2f}, below {self.threshold}")
+                return Revise(step, f"log-probability {sum(own):.2f}, of which {own[least]:.2f} for {shown}")
         return KEEP
 
     async def intervene(
