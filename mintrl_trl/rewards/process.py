@@ -1,0 +1,286 @@
+"""The launcher and its processes, seen from the trainer.
+
+Owns: starting the launcher, handing it work, and reading what a process writes, up to a limit and a moment. Never forks
+the trainer, never waits without a limit, never keeps more output than asked for. Invariant: a process that is not
+read from any more is dead or dying.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from .jobs import SandboxError
+from .sandbox.namespaces import user_maps
+from .sandbox.wire import MAP_USERS, MAPPED, MESSAGE_BYTES, READY, Limits
+
+# sys.path travels as an argument, so that the launcher finds this package; programs get the interpreter's own path.
+_BOOT = (
+    "import sys; own = sys.path[:]; sys.path[:] = sys.argv[1].split('\\n'); "
+    "from mintrl_trl.rewards.sandbox.launcher import serve; "
+    "sys.path[:] = own + [p for p in sys.argv[2].split('\\n') if p not in own]; "
+    "serve(int(sys.argv[3]), sys.argv[4])()"
+)
+# Nothing of the trainer's environment. A fixed hash seed gives the same order of sets, and verdict, each time.
+_ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+}
+_START_SECONDS = 60.0
+_CHUNK_BYTES = 2**16
+
+
+class Launcher:
+    """A running launcher process.
+
+    Args:
+        layers (`Sequence[str]`): Layers of confinement; see `sandbox.confinement`.
+
+    Raises:
+        SandboxError: It does not start, or cannot have these layers here. The message says why.
+    """
+
+    def __init__(self, layers: Sequence[str]):
+        self._closed = False
+        try:
+            self._folder = tempfile.mkdtemp(prefix="mintrl-programs-")
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher; closed in `close`
+            self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise SandboxError(f"no launcher for programs: {error}") from error
+        libraries = _library_folders()
+        visible = list(dict.fromkeys([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *libraries]))
+        settings = json.dumps({"layers": list(layers), "visible": visible, "folder": self._folder})
+        with theirs:
+            arguments = ["\n".join(sys.path), "\n".join(libraries), str(theirs.fileno()), settings]
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors,
+                    cwd="/",
+                    env=_ENVIRONMENT,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C in the terminal is the trainer's to handle
+                )
+            except OSError as error:
+                raise SandboxError(f"no launcher for programs: {error}") from error
+        try:
+            self._wait_until_ready()
+        except (OSError, SandboxError) as error:
+            self.close()
+            raise SandboxError(str(error)) from error
+
+    def start(self, role: str, limits: Limits, descriptors: Sequence[int]) -> socket.socket:
+        """Start a process.
+
+        Args:
+            role (`str`): What it runs; see `sandbox.launcher`.
+            limits (`Limits`): Its limits; the wall clock is the caller's to watch.
+            descriptors (`Sequence[int]`): What it gets as 0, 1, 2, ...
+
+        Returns:
+            `socket.socket`: Its leash.
+
+        Raises:
+            SandboxError: The launcher is gone.
+        """
+        leash, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                request = json.dumps({"role": role, "limits": asdict(limits)}).encode()
+                socket.send_fds(self._control, [request], [theirs.fileno(), *descriptors])
+            except OSError as error:
+                leash.close()
+                raise SandboxError(f"the launcher is gone: {error}") from error
+        return leash
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return not self._closed and self._process.poll() is None
+
+    def close(self) -> None:
+        """Kill all programs and the launcher."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+        os.close(self.null)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait_until_ready(self) -> None:
+        self._control.settimeout(_START_SECONDS)
+        message = self._control.recv(MESSAGE_BYTES)
+        if message == MAP_USERS:
+            for name, text in user_maps(os.geteuid(), os.getegid()).items():
+                with open(f"/proc/{self._process.pid}/{name}", "w") as file:
+                    file.write(text)
+            self._control.send(MAPPED)
+            message = self._control.recv(MESSAGE_BYTES)
+        self._control.settimeout(None)
+        if message != READY:
+            self._process.wait(5)
+            self._errors.seek(0)
+            said = message or self._errors.read()[-2000:]
+            raise SandboxError(said.decode(errors="replace").strip() or "the launcher ended without a word")
+
+
+@dataclass
+class Output:
+    """What a process writes to one descriptor.
+
+    Args:
+        limit_bytes (`int`): More than this is too much.
+        keep_end (`bool`, defaults to `False`): Whether to keep only the end instead; then nothing is too much.
+    """
+
+    limit_bytes: int
+    keep_end: bool = False
+    data: bytes = b""
+    too_much: bool = False
+
+    def add(self, chunk: bytes) -> None:
+        """Take in what was read."""
+        self.data += chunk
+        if len(self.data) > self.limit_bytes:
+            self.too_much = not self.keep_end
+            self.data = self.data[-self.limit_bytes :] if self.keep_end else self.data[: self.limit_bytes]
+
+
+class Process:
+    """A process in the sandbox. Use it as a context manager: leaving kills it.
+
+    Args:
+        launcher (`Launcher`): Who starts it.
+        role (`str`): What it runs.
+        limits (`Limits`): Its limits.
+        descriptors (`Sequence[int | Output]`): What it gets as 0, 1, 2, ...; an `Output` is filled by `step`.
+    """
+
+    def __init__(self, launcher: Launcher, role: str, limits: Limits, descriptors: Sequence[int | Output]):
+        self.status: int | None = None  # exit code, or minus the signal, once it has ended
+        self._outputs: dict[int, Output] = {}
+        self._selector = selectors.DefaultSelector()
+        write_ends = []
+        try:
+            given = []
+            for descriptor in descriptors:
+                if isinstance(descriptor, Output):
+                    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+                    os.set_blocking(read_end, False)
+                    self._outputs[read_end] = descriptor
+                    write_ends.append(write_end)
+                    descriptor = write_end
+                given.append(descriptor)
+            self._leash = launcher.start(role, limits, given)
+        except BaseException:
+            self._close_outputs()
+            raise
+        finally:
+            for write_end in write_ends:
+                os.close(write_end)
+        for descriptor in (*self._outputs, self._leash):
+            self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def step(self, deadline: float) -> bool:
+        """Wait for something to read, or for the end, and take it in.
+
+        Returns:
+            `bool`: False if the moment `deadline` came first.
+
+        Raises:
+            SandboxError: The process could not be started, or the launcher is gone.
+        """
+        timeout = deadline - time.monotonic()
+        ready = self._selector.select(timeout) if timeout > 0 else []
+        for key, _ in ready:
+            if key.fileobj is self._leash:
+                self._end()
+            else:
+                self._read(key.fd)
+        return bool(ready)
+
+    def _read(self, descriptor: int) -> bool:
+        try:
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if chunk:
+            self._outputs[descriptor].add(chunk)
+        else:
+            self._selector.unregister(descriptor)
+        return bool(chunk)
+
+    def _end(self) -> None:
+        try:
+            message = self._leash.recv(MESSAGE_BYTES)
+        except OSError:
+            message = b""
+        report = json.loads(message or '{"failed": "the launcher is gone"}')
+        if "failed" in report:
+            raise SandboxError(f"a program could not be started: {report['failed']}")
+        self._selector.unregister(self._leash)
+        for descriptor, output in self._outputs.items():
+            while descriptor in self._selector.get_map() and not output.too_much and self._read(descriptor):
+                pass
+        self.status = os.waitstatus_to_exitcode(report["status"])
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._leash.shutdown(socket.SHUT_RDWR)  # also ends a copy of it in a forked child of the trainer
+        self._leash.close()
+        self._close_outputs()
+
+    def _close_outputs(self) -> None:
+        self._selector.close()
+        for descriptor in self._outputs:
+            os.close(descriptor)
+
+
+def in_memory(text: bytes) -> int:
+    """A descriptor to read `text` from, which nobody can change.
+
+    Raises:
+        SandboxError: There is no memory for it.
+    """
+    try:
+        descriptor = os.memfd_create("mintrl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(text)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except OSError as error:
+        raise SandboxError(f"a program's input could not be stored: {error}") from error
+    return descriptor
+
+
+def _library_folders() -> list[str]:
+    """Folders with installed packages, and nothing of the user's own code."""
+    names = ("site-packages", "dist-packages")
+    return [os.path.abspath(path) for path in sys.path if os.path.basename(path.rstrip("/")) in names]
