@@ -25,7 +25,6 @@ SHORT = {
     "per_device_train_batch_size": 32,
     "eval_problems": 4,
 }
-PROGRESS_BAR = re.compile(r"\s*(Loading weights|Writing model shards): .*")
 
 
 def flags(**settings) -> list[str]:
@@ -53,7 +52,7 @@ def test_the_quickstart_from_start_to_end(tmp_path):
     updates = [line for line in lines if line.startswith("update ")]
     assert updates[0].startswith("update 1/2 interventions · reward ")
     assert updates[1].startswith("update 2/2 on-policy · reward ")
-    assert [line for line in re.split(r"[\r\n]+", done.stderr) if line and not PROGRESS_BAR.fullmatch(line)] == []
+    assert done.stderr == ""
 
     output = tmp_path / "runs" / "quickstart"
     assert json.loads((output / "settings.json").read_text())["num_intervened"] == 8

@@ -179,6 +179,15 @@ def test_a_row_without_its_answer_is_named(tmp_path):
     assert str(caught.value).startswith(f"{path}:2: `answer` is None. Allowed: text that is not empty.")
 
 
+def test_code_rows_from_a_file(tmp_path):
+    tests = [{"type": "assert", "code": "assert double(2) == 4"}]
+    row = {"prompt": "Double a number.", "entry_point": "double", "compare": "assert", "tests": tests}
+    task = build_task(from_file(write_rows(tmp_path / "rows.jsonl", row), task="code"))
+    assert task.reward.__name__ == "code_reward"
+    assert task.rows["entry_point"][:] == ["double"]
+    assert task.rows[0]["tests"][0]["code"] == tests[0]["code"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
