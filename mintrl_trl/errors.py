@@ -24,14 +24,17 @@ class ConfigError(MInTRLError, ValueError):
 
     Args:
         field (`str`): Name of the setting as the user writes it.
-        value (`object`): The value that was given.
+        value (`object`): The value that was given (shortened in the message).
         allowed (`str`): The values that are allowed, in words.
         fix (`str`): What to write instead.
     """
 
     def __init__(self, field: str, value: object, allowed: str, fix: str):
         self.field, self.value, self.allowed, self.fix = field, value, allowed, fix
-        super().__init__(f"`{field}` is {value!r}. Allowed: {allowed}. Fix: {fix}.")
+        super().__init__(f"`{field}` is {_shown(value)}. Allowed: {allowed}. Fix: {fix}.")
+
+    def __reduce__(self):  # an exception is rebuilt from its message otherwise, in another process
+        return type(self), (self.field, self.value, self.allowed, self.fix)
 
 
 class DataError(MInTRLError, ValueError):
@@ -47,9 +50,10 @@ class DataError(MInTRLError, ValueError):
 
     def __init__(self, where: str, field: str, value: object, allowed: str, fix: str):
         self.where, self.field, self.value, self.allowed, self.fix = where, field, value, allowed, fix
-        shown = repr(value)
-        shown = shown if len(shown) <= 120 else shown[:117] + "..."
-        super().__init__(f"{where}: `{field}` is {shown}. Allowed: {allowed}. Fix: {fix}.")
+        super().__init__(f"{where}: `{field}` is {_shown(value)}. Allowed: {allowed}. Fix: {fix}.")
+
+    def __reduce__(self):
+        return type(self), (self.where, self.field, self.value, self.allowed, self.fix)
 
 
 class VersionError(MInTRLError, ImportError):
@@ -88,3 +92,9 @@ class RewardError(MInTRLError, RuntimeError):
 
 class NumericsError(MInTRLError, ArithmeticError):
     """A loss that is not a finite number; the optimizer has not seen it."""
+
+
+def _shown(value: object) -> str:
+    """A value in a message: on one line, and short enough that the rest of the message is read."""
+    text = " ".join(line.strip() for line in repr(value).splitlines())
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -193,7 +193,9 @@ class _Parser(TrlParser):
     """TRL's parser. What it cannot read is one message, not the usage of three hundred flags."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", message, "flags as `--help` lists them", "correct that flag")
+        flag, _, reason = message.partition(": ")
+        allowed = f"flags as `--help` lists them ({reason})"
+        raise ConfigError("command line", flag, allowed, "correct that flag")
 
 
 def _split_config(argv: list[str], default: Path) -> tuple[Path, list[str]]:

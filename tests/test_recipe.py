@@ -165,6 +165,7 @@ def test_help_lists_every_kind_of_setting(capsys):
         ("max_steps: [3]", "`max_steps` is [3]. Allowed: a whole number"),
         ("lora_r: {a: 1}", "`lora_r` is {'a': 1}. Allowed: a whole number. Fix: set lora_r=16"),
         ("kappa: 0.2", "Allowed: a finite number below 0, in nats per token. Fix: did you mean kappa=-0.2"),
+        (f"prompts: {'x' * 5000}", f"`prompts` is '{'x' * 116}.... Allowed: the name of a setting"),
         ("learning_rate: .nan", "`learning_rate` is nan. Allowed: a finite number at least 0"),
         ("use_peft: perhaps", "`use_peft` is 'perhaps'. Allowed: true or false"),
         ("dtype: int8", "`dtype` is 'int8'. Allowed: 'auto' or 'bfloat16' or 'float16' or 'float32'. Fix: set"),
