@@ -128,7 +128,8 @@ def test_the_model_comes_back_as_it_was(make, build):
     hook.remove()
     assert seen and set(seen) == {(False, False, False)}
     assert generator.idle and modes(model) == before
-    assert model.config.use_cache is False and model.is_gradient_checkpointing
+    assert model.config.use_cache is False
+    assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     gradients = train_once(model)
     assert gradients.keys() == expected.keys() and all(
         torch.equal(gradients[name], expected[name]) for name in expected
@@ -164,9 +165,7 @@ def test_outside_of_active_the_engine_is_idle_and_refuses(make):
         asyncio.run(generator.score(PREFIX, [4]))
     generator.resume()
     asyncio.run(collect(generator, PREFIX, 3, 1))
-    while not generator.idle:  # without `active` the model is given back as soon as nothing is open
-        pass
-    assert model.training
+    assert generator.idle and model.training  # without `active` the model is back when the last request has ended
 
 
 def test_leaving_active_ends_what_is_open(make):

@@ -15,6 +15,8 @@ from .lane import Lane
 from .lent_model import LentModel, Weights
 from .requests import Outbox, Request
 
+_STEPS_PER_TURN = 4  # for each kind of weights in turn, where changing between them is slow
+
 
 class Engine:
     """Serves requests from a queue, on a thread that starts with the first of them.
@@ -97,25 +99,28 @@ class Engine:
                 # Not inference mode: buffers that a forward pass replaces (some rotary embeddings do) are trained with.
                 with torch.no_grad(), self._model.lent():
                     self._serve()
+                with self._changed:
+                    self._has_model = False
+                    self._changed.notify_all()
+                self._outbox.send(at_once=True)
         finally:
             self._end_everything()
 
     def _wait_for_requests(self) -> bool:
         """Wait without the model. Returns false when closed."""
         with self._changed:
-            self._has_model = False
-            self._changed.notify_all()
             self._changed.wait_for(lambda: self._arrivals or self._closed)
             self._has_model = bool(self._arrivals)
             return self._has_model
 
     def _serve(self) -> None:
-        """Work until there is nothing to do, or until told to stop."""
+        """Work until there is nothing to do, or until told to stop.
+
+        What ends the last request stays in the outbox, so that its consumer hears of it with the model given back.
+        """
         while True:
             with self._changed:
                 busy = any(lane.has_work for lane in self._lanes.values())
-                if not busy:
-                    self._outbox.send(at_once=True)
                 if not busy and self._keep_model:
                     self._changed.wait_for(lambda: self._arrivals or self._paused or self._closed)
                 arrivals, self._arrivals = self._arrivals, []
@@ -124,23 +129,26 @@ class Engine:
                 return
             for request in arrivals:
                 self._lanes[request.weights].add(request)
-            for lane in self._lanes.values():
-                if stopping:
-                    lane.fail("the generator was stopped", waiting=True)
-                else:
-                    self._step(lane)
-            # Reading may take long, so nothing waits for its end.
-            self._outbox.send(at_once=any(lane.is_reading for lane in self._lanes.values()))
             if stopping:
+                self._fail_all()
                 return
+            working = [lane for lane in self._lanes.values() if lane.has_work]
+            steps = _STEPS_PER_TURN if len(working) > 1 and self._model.switches_slowly else 1
+            for lane in working:
+                for _ in range(steps):
+                    self._step(lane)
 
     def _step(self, lane: Lane) -> None:
-        if not lane.has_work:
-            return
         try:
-            lane.step()
+            lane.step(alone=not any(other.num_rows for other in self._lanes.values()))
         except Exception as error:  # out of memory, a broken model: whoever waits hears of it, the thread lives on
             lane.fail(f"decoding failed: {type(error).__name__}: {error}", error)
+        if self._keep_model or any(other.has_work for other in self._lanes.values()):
+            self._outbox.send(at_once=lane.is_reading)  # reading may take long, so nothing waits for its end
+
+    def _fail_all(self) -> None:
+        for lane in self._lanes.values():
+            lane.fail("the generator was stopped", waiting=True)
 
     def _end_everything(self) -> None:
         """Whatever ended the thread, nobody is left waiting."""
@@ -149,8 +157,7 @@ class Engine:
             for request in self._arrivals:
                 self._lanes[request.weights].add(request)
             self._arrivals = []
-            for lane in self._lanes.values():
-                lane.fail("the generator was stopped", waiting=True)
-            self._outbox.send()
+            self._fail_all()
             self._has_model = False
             self._changed.notify_all()
+        self._outbox.send(at_once=True)

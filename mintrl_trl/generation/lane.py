@@ -45,6 +45,7 @@ class Lane:
     ):
         self._model, self._kind, self._pad_id, self._temperature = model, kind, pad_id, temperature
         self._max_batch, self._prefill_tokens = max_batch, prefill_tokens
+        self._slice_tokens = prefill_tokens
         self._outbox = outbox
         self._batch = DecodingBatch(model, kind, end_ids, temperature, outbox)
         self._streams: deque[StreamRequest] = deque()
@@ -72,21 +73,22 @@ class Lane:
         """Queue a request."""
         (self._scores if isinstance(request, ScoreRequest) else self._streams).append(request)
 
-    def step(self) -> None:
-        """Read a slice, then decode one token."""
+    def step(self, *, alone: bool) -> None:
+        """Read a slice, then decode one token. A slice may be long if `alone`: no row of any lane waits for its end."""
+        self._slice_tokens = self._prefill_tokens * (_READING_ALONE if alone else 1)
         self._batch.drop_closed()
         if self._reading is None:
             self._reading = self._next_group()
         if self._reading is None and not self._batch.rows:
             return
-        with self._model.using(self._kind):
-            if self._reading is not None:
-                try:
-                    next(self._reading)
-                except StopIteration:
-                    self._reading, self._group = None, []
-            if self._batch.rows:
-                self._batch.step()
+        self._model.use(self._kind)
+        if self._reading is not None:
+            try:
+                next(self._reading)
+            except StopIteration:
+                self._reading, self._group = None, []
+        if self._batch.rows:
+            self._batch.step()
 
     def fail(self, message: str, cause: Exception | None = None, *, waiting: bool = False) -> None:
         """End what is being read and decoded, and with `waiting` what is queued, with a `GenerationError`."""
@@ -101,9 +103,6 @@ class Lane:
             error = GenerationError(message)
             error.__cause__ = cause
             self._outbox.put(request.mailbox, request.finish, error)
-
-    def _slice_tokens(self) -> int:
-        return self._prefill_tokens * (1 if self._batch.rows else _READING_ALONE)
 
     def _next_group(self) -> Generator[None, None, None] | None:
         """Start reading for the requests that wait longest; streams and scores take turns."""
@@ -127,7 +126,7 @@ class Lane:
                 longest_continuation = max(longest_continuation, len(request.continuation))
                 prefixes.add(request.prefix)
                 tokens = len(prefixes) * longest_prefix + (len(group) + 1) * longest_continuation
-                if group and tokens > self._slice_tokens():
+                if group and tokens > self._slice_tokens:
                     break
                 group.append(request)
             queue.popleft()
@@ -135,12 +134,12 @@ class Lane:
 
     def _join(self) -> Generator[None, None, None]:
         prefixes = [request.prefix for request in self._group]
-        read = yield from prefill(self._model, self._kind, prefixes, self._pad_id, self._slice_tokens)
+        read = yield from prefill(self._model, self._kind, prefixes, self._pad_id, lambda: self._slice_tokens)
         self._batch.admit(self._group, read)
 
     def _score(self) -> Generator[None, None, None]:
         scores = yield from score(
-            self._model, self._kind, self._group, self._pad_id, self._temperature, self._slice_tokens
+            self._model, self._kind, self._group, self._pad_id, self._temperature, lambda: self._slice_tokens
         )
         for request, logps in zip(self._group, scores, strict=True):
             self._outbox.put(request.mailbox, request.resolve, logps)

@@ -8,7 +8,7 @@ itself. It never copies, moves or changes a parameter, and never calls `generate
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from enum import Enum
 
 import torch
@@ -51,6 +51,8 @@ class LentModel:
         self._adapted = _unwrap(model)
         self._base_root = None if base_model is None else _unwrap(base_model)
         self._autocast = autocast or nullcontext
+        self._used = Weights.POLICY
+        self._disabled_adapter = ExitStack()  # closing it enables the adapter again
         self._modules = {Weights.POLICY: _causal_lm(self._adapted, "model")}
         if self._base_root is not None:
             self._modules[Weights.BASE] = _causal_lm(self._base_root, "base_model")
@@ -72,9 +74,14 @@ class LentModel:
         """Where ids go in; looked up anew, because a trainer may move the model after the generator was made."""
         return self._modules[Weights.POLICY].get_input_embeddings().weight.device
 
+    @property
+    def switches_slowly(self) -> bool:
+        """Whether changing between the kinds of weights costs time: PEFT then visits every layer."""
+        return len(self._modules) > 1 and self._base_root is None
+
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Evaluation mode and autocast while the generator has the model; every module's mode is as before afterwards.
+        """Evaluation mode and autocast while the generator has the model; everything is as before afterwards.
 
         One autocast context spans the whole loan, so that autocast's copies of the weights are made once.
         """
@@ -83,17 +90,24 @@ class LentModel:
         try:
             for module in training:
                 module.training = False
-            with self._autocast():
+            with self._autocast(), self._disabled_adapter:
                 yield
         finally:
             for module in training:
                 module.training = True
 
-    def using(self, kind: Weights) -> AbstractContextManager:
-        """Forward passes inside see the weights `kind`. An adapter is disabled for nothing but base weights."""
+    def use(self, kind: Weights) -> None:
+        """From now on, and until the loan ends, forward passes see the weights `kind`.
+
+        A PEFT adapter is disabled for runs of base batches and for nothing else.
+        """
+        if kind is self._used:
+            return
+        self._disabled_adapter.close()
         if kind is Weights.BASE and self._base_root is None:
-            return self._adapted.disable_adapter()
-        return nullcontext()
+            self._disabled_adapter.enter_context(self._adapted.disable_adapter())
+            self._disabled_adapter.callback(setattr, self, "_used", Weights.POLICY)
+        self._used = kind
 
     def logits(
         self,
@@ -107,7 +121,7 @@ class LentModel:
         """Logits of the last `keep` of T new columns; the new columns are added to `cache`.
 
         Args:
-            kind (`Weights`): The weights; the caller is inside [`LentModel.using`] with the same kind.
+            kind (`Weights`): The weights; the caller has said [`LentModel.use`] with the same kind.
             ids (`torch.Tensor`): (R, T) int64.
             mask (`torch.Tensor`, *optional*): (R, columns of the cache + T) bool, true where a token may be read;
                 `None` if all may.
