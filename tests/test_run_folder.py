@@ -146,7 +146,7 @@ def test_config_is_kept_and_another_one_stands_beside_it(tmp_path):
     assert folder.write_config({"kappa": -0.2}).name == "settings.json"
     assert folder.write_config({"kappa": -0.2}).name == "settings.json"
     assert folder.write_config({"kappa": -0.1}).name == "settings-2.json"
-    assert folder.write_config({"kappa": -0.3}).name == "config-3.json"
+    assert folder.write_config({"kappa": -0.3}).name == "settings-3.json"
     assert folder.write_config({"kappa": -0.1}).name == "settings-2.json"
     assert json.loads((tmp_path / "settings.json").read_text()) == {"kappa": -0.2}
 
