@@ -12,7 +12,7 @@ from mintrl_trl.errors import GenerationError
 from mintrl_trl.generation.local import LocalGenerator
 from mintrl_trl.rollouts.doors import SampledToken
 
-from .generation_oracle import MODELS, VOCABULARY, collect, collect_all, decode_alone, tiny_llama
+from .generation_oracle import MODELS, VOCABULARY, collect, collect_all, decode_alone, score_alone, tiny_llama
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -53,14 +53,56 @@ def test_tokens_are_those_of_a_decoder_without_batch_and_cache(model, make, opti
     assert_same(asyncio.run(collect_all(make(**options), requests)), expected)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", MODELS)
-def test_tokens_do_not_depend_on_the_batch_in_float32(name):
+def test_tokens_do_not_depend_on_the_batch_in_float32(name, attention):
     model = MODELS[name]()
+    model.set_attn_implementation(attention)
     requests = random_requests(12, seed=1)
     generator = LocalGenerator(model, end_ids=())
     together = asyncio.run(collect_all(generator, requests))
     generator.close()
     assert_same(together, [decode_alone(model, *request) for request in requests], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_streams_scores_and_closings_of_both_kinds_of_weights_at_once(seed):
+    rng = random.Random(seed)
+    models = {"policy": tiny_llama(seed).double(), "base": tiny_llama(seed + 100).double()}
+    generator = LocalGenerator(
+        models["policy"],
+        base_model=models["base"],
+        end_ids=[7, 8],
+        pad_id=rng.randrange(VOCABULARY),
+        max_batch=rng.choice([2, 5, 16]),
+        prefill_tokens=rng.choice([1, 8, 1024]),
+    )
+
+    async def one(prefix, max_tokens, request_seed):
+        await asyncio.sleep(0.1 * rng.random())
+        weights, patience = rng.choice(["policy", "base"]), rng.choice([1, 5, 99])
+        if rng.random() < 0.3:
+            continuation = [rng.randrange(VOCABULARY) for _ in range(rng.randint(0, 9))]
+            found = await generator.score(prefix, continuation, weights=weights)
+            assert found == pytest.approx(score_alone(models[weights], prefix, continuation))
+            return
+        stream, ids = generator.stream(prefix, max_tokens, request_seed, weights=weights), []
+        async for token in stream:
+            ids += [token.id, *(more.id for more in stream.take())]
+            if len(ids) >= patience:
+                await stream.aclose()
+        expected, _ = decode_alone(models[weights], prefix, max_tokens, request_seed, end_ids=[7, 8])
+        assert ids == expected[: len(ids)] and len(ids) >= min(patience, len(expected))
+
+    async def everything():
+        async with asyncio.TaskGroup() as tasks:
+            for request in random_requests(30, seed):
+                tasks.create_task(one(*request))
+
+    with generator.active():
+        asyncio.run(everything())
+    assert generator.idle and generator.num_rows == 0
+    generator.close()
 
 
 def test_rows_that_join_late_and_leave_early_change_nothing(model, make):
