@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from ..errors import FailureLimitError, RewardError
+from ..errors import DataError, FailureLimitError, RewardError
 from .extraction import find_program
 from .jobs import Job, Sandbox, TestKind
 from .math import text_of
@@ -42,6 +42,7 @@ BATCH_SECONDS = 600.0
 FAILURE_LIMIT = 0.2
 FAILURE_WINDOW_ROWS = 200
 _LEAST_ROWS = 20  # a share of fewer rows than this says nothing
+STDIN = "stdin"  # entry point of rows whose tests run a whole program
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 
 
@@ -124,7 +125,7 @@ class CodeChecker:
         trials = [
             self._try(
                 row["privileged_context"],
-                read_tests(row["tests"]),
+                _read(row["tests"], row.get("entry_point")),
                 *(row.get(column) for column in ("entry_point", "compare", "test_setup", "compare_atol")),
                 deadline=float("inf"),
             )
@@ -144,7 +145,7 @@ class CodeChecker:
         trials: dict[tuple, Trial] = {}
         rows: list[CodeCheck | Trial] = []
         for completion, own_tests, entry_point, *rule in zip(completions, tests, entry_points, *others, strict=True):
-            cases = read_tests(own_tests)
+            cases = _read(own_tests, entry_point)
             no_program, program = find_program(completion, _names(cases, entry_point))
             if no_program is not None:
                 rows.append(CodeCheck(Why(no_program)))
@@ -188,6 +189,14 @@ class CodeChecker:
 
 def _result(row: CodeCheck | Trial) -> CodeCheck:
     return row.check() if isinstance(row, Trial) else row
+
+
+def _read(tests: str | Sequence[Mapping[str, object]], entry_point: str | None) -> tuple[TestCase, ...]:
+    cases = read_tests(tests)
+    if entry_point in (None, "", STDIN) and any(case.stimulus.kind is TestKind.CALL for case in cases):
+        fix = "name what the tests call"
+        raise DataError("a row with tests of type call", "entry_point", entry_point, "a function or Class.method", fix)
+    return cases
 
 
 def _names(cases: Sequence[TestCase], entry_point: str | None) -> set[str]:

@@ -47,10 +47,10 @@ def same_value(
     Raises:
         KeyError: There is no such rule.
     """
-    if rule == "json":
-        value, expected, rule = _lists(value), _lists(expected), "default"
-    alternative = _ALTERNATIVES[rule]
+    alternative = _ALTERNATIVES["default" if rule == "json" else rule]
     try:
+        if rule == "json":
+            value, expected, rule = _lists(value), _lists(expected), "default"
         if rule in ("default", "alt_surface_area", "alt_digit_distance") and _equal(value, expected, atol):
             return True
         return alternative(value, expected, args, rule_atol)
@@ -68,7 +68,7 @@ def shown(value: object) -> str:
     """A value for the log, short."""
     try:
         text = repr(value)
-    except ValueError:  # an int with too many digits
+    except (ValueError, RecursionError):  # an int with too many digits, lists in lists in lists
         text = f"a large {type(value).__name__}"
     return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "..."
 

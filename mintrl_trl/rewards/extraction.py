@@ -30,6 +30,7 @@ _FENCE = re.compile(r"(?P<indent>[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(?P<fence>`{
 _FENCE_AFTER_PROSE = re.compile(
     rf"(?<![`~])(?P<fence>`{{3,}}|~{{3,}})[ \t]*(?P<info>{'|'.join(sorted(_PYTHON))})[ \t]*$", re.IGNORECASE
 )
+_ATTRIBUTE = re.compile(r"[\w-]+=\S")  # as in title="solution.py"
 _WORD = re.compile(r"[\w+#.-]+")
 _DEFINITION = re.compile(  # plainly code, wherever it stands
     r"(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|@\w|from\s+[\w.]+\s+import\s"
@@ -163,7 +164,7 @@ def _split_info(info: str) -> tuple[str, str]:
     if not rest:
         return language, ""
     if language in _PYTHON:
-        return (language, rest) if _STATEMENT.match(rest) else (language, "")
+        return (language, rest if _STATEMENT.match(rest) and not _ATTRIBUTE.match(rest) else "")
     attributes = info.startswith("{") or ((":" in rest or "=" in rest) and not _STATEMENT.match(info))
     return (language, "") if attributes else ("", info)
 

@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 
@@ -22,7 +23,7 @@ from .sandbox.wire import LANDLOCK, NAMESPACES, SECCOMP, Limits
 logger = logging.getLogger(__name__)
 
 # Strongest first. The last one is resource limits alone.
-_CONFINEMENTS = ((NAMESPACES, SECCOMP), (LANDLOCK, SECCOMP), (NAMESPACES,), (SECCOMP,), ())
+CONFINEMENTS = ((NAMESPACES, SECCOMP), (LANDLOCK, SECCOMP), (NAMESPACES,), (SECCOMP,), ())
 _PROBE_SECONDS = 20.0
 _PROBE = """
 import json, os, socket, sys
@@ -80,11 +81,14 @@ class Isolation:
         return f"{how}; open: {', '.join(self.gaps) or 'nothing that is tested'}"
 
 
-def start_isolated(limits: Limits) -> tuple[Launcher, Isolation]:
+def start_isolated(
+    limits: Limits, confinements: Sequence[tuple[str, ...]] = CONFINEMENTS
+) -> tuple[Launcher, Isolation]:
     """Start a launcher with the strongest confinement that passes the self-test.
 
     Args:
         limits (`Limits`): Those that programs will have.
+        confinements (`Sequence[tuple[str, ...]]`, *optional*): Sets of layers to try, strongest first.
 
     Returns:
         `tuple[Launcher, Isolation]`: Ready to use, and what the probe found.
@@ -93,7 +97,7 @@ def start_isolated(limits: Limits) -> tuple[Launcher, Isolation]:
         SandboxError: None passes. The message says why, for each.
     """
     reasons = []
-    for layers in _CONFINEMENTS:
+    for layers in confinements:
         launcher = None
         try:
             launcher = Launcher(layers)

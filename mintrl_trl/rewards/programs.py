@@ -23,6 +23,7 @@ _ENDINGS = {
     "SyntaxError": Ending.SYNTAX,
     "IndentationError": Ending.SYNTAX,
     "TabError": Ending.SYNTAX,
+    "SystemExit": Ending.EXITED,
     "MemoryError": Ending.MEMORY_LIMIT,
     NO_ENTRY_POINT: Ending.NO_ENTRY_POINT,
     PROGRAM_ENDED: Ending.EXITED,
@@ -74,7 +75,7 @@ def run_script(
     """Run a whole program once; the value is what it printed."""
     stdout, stderr = Output(output_bytes), Output(_STDERR_BYTES, keep_end=True)
     with contextlib.ExitStack() as stack:
-        given = _in_memory(stack, stdin.encode("utf-8", "surrogateescape"))
+        given = _in_memory(stack, stdin.encode("utf-8", "surrogatepass"))
         source = _in_memory(stack, _json({"program": program}))
         process = stack.enter_context(Process(launcher, SCRIPT, limits, [given, stdout, stderr, source]))
         while process.status is None and not stdout.too_much:
@@ -127,7 +128,7 @@ def _tests(
             for descriptor in pipes:
                 os.close(descriptor)
         for observation in _lines(tester, results, len(stimuli), clock, _passed):
-            if observation.ending is Ending.EXITED:
+            if observation.ending is Ending.EXITED and program.status is None:
                 program.step(time.monotonic() + 1.0)  # raises if it never ran
             yield observation
 

@@ -29,13 +29,13 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from ..errors import ConfigError, RewardError
-from .isolation import Isolation, start_isolated
+from .isolation import CONFINEMENTS, Isolation, start_isolated
 from .jobs import Job, Observation, SandboxError
 from .process import Launcher
 from .programs import Clock, observe
@@ -79,6 +79,8 @@ class Runner:
         memory_mb (`int`, defaults to 1024): Address space of a program.
         file_mb (`int`, defaults to 32): Size of a file that a program writes; with namespaces, of all its files.
         require_isolation (`bool`, defaults to `False`): Refuse to run where the self-test finds a gap.
+        confinements (`Sequence[tuple[str, ...]]`, *optional*): Sets of layers to try, strongest first; see
+            `sandbox.confinement`.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Runner:
         memory_mb: int = MEMORY_MB,
         file_mb: int = FILE_MB,
         require_isolation: bool = False,
+        confinements: Sequence[tuple[str, ...]] = CONFINEMENTS,
     ):
         for name, value in (("slots", slots), ("test_seconds", test_seconds), ("row_seconds", row_seconds)):
             if value is not None and not value > 0:
@@ -97,7 +100,7 @@ class Runner:
         self._slots = slots or _default_slots()
         self._test_seconds, self._row_seconds = test_seconds, row_seconds
         self._limits = Limits(int(row_seconds) + 2, memory_mb * 2**20, file_mb * 2**20)
-        self._require_isolation = require_isolation
+        self._require_isolation, self._confinements = require_isolation, confinements
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._crew: _Crew | None = None
@@ -204,7 +207,7 @@ class Runner:
         if sys.platform != "linux":
             raise RewardError(f"programs can be run on Linux only, not on {sys.platform}; pass a Sandbox of your own")
         try:
-            launcher, isolation = start_isolated(self._limits)
+            launcher, isolation = start_isolated(self._limits, self._confinements)
         except SandboxError as error:
             if self._isolation is None:  # it never worked: no fault to be borne, but a machine that cannot do it
                 raise RewardError(str(error)) from error

@@ -73,7 +73,7 @@ def read_tests(tests: str | Sequence[Mapping[str, object]]) -> tuple[TestCase, .
     return _read(tests if isinstance(tests, str) else json.dumps(list(tests)))
 
 
-@lru_cache(maxsize=4096)  # every rollout of a prompt brings the same tests
+@lru_cache(maxsize=256)  # every rollout of a prompt brings the same tests
 def _read(text: str) -> tuple[TestCase, ...]:
     try:
         tests = json.loads(text)
@@ -92,7 +92,7 @@ def _read_one(where: str, test: object) -> TestCase:
     match kind:
         case TestKind.STDIN:
             expected = _text(where, "stdout", test)
-            limit = _OUTPUT_BYTES + 2 * len(expected.encode())
+            limit = _OUTPUT_BYTES + 8 * len(expected)
             return TestCase(Stimulus(kind, _text(where, "stdin", test), output_bytes=limit), group, expected)
         case TestKind.ASSERT:
             return TestCase(Stimulus(kind, _text(where, "code", test)), group)
@@ -100,7 +100,7 @@ def _read_one(where: str, test: object) -> TestCase:
             by_keyword = test.get("kwargs") is not None
             given = _text(where, "kwargs" if by_keyword else "args", test)
             expected = _text(where, "expected", test)
-            limit = _OUTPUT_BYTES + 4 * len(expected.encode())
+            limit = _OUTPUT_BYTES + 8 * len(expected)
             stimulus = Stimulus(kind, given, by_keyword, limit)
             args, wanted = _literal(where, "args", given), _literal(where, "expected", expected)
             return TestCase(stimulus, group, wanted, args, float(test.get("atol") or 0.0))

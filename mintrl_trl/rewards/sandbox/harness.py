@@ -73,7 +73,8 @@ def answer_calls() -> None:
     try:
         module = load(job)
     except BaseException as error:  # also SystemExit: it must not look like a good end
-        send(describe(error))
+        for _ in job["calls"]:
+            send(describe(error))
         return
     for call in job["calls"]:
         send(_answer(module, job["entry_point"], call))

@@ -35,7 +35,6 @@ _OPERATIONS: dict[str, Callable] = {
     "truth": bool,
     "iterate": iter,
     "next": next,
-    "contains": operator.contains,
 }
 
 
@@ -89,7 +88,8 @@ def run_tests() -> None:
                 namespace.update(program.lookup(name))
         exec(compile(job["setup"], "setup.py", "exec", dont_inherit=True), namespace)
     except BaseException as error:
-        send(describe(error))
+        for _ in job["tests"]:
+            send(describe(error))
         return
     missing = job["entry_point"] is not None and job["entry_point"] not in namespace
     for code in job["tests"]:
@@ -151,6 +151,8 @@ class _Program:
         if not line.endswith(b"\n"):
             raise ProgramEnded("the program ended before the test did")
         reply = json.loads(line)
+        if reply.get("error") == "SystemExit":
+            raise ProgramEnded("the program called sys.exit")
         if "error" in reply:
             known = getattr(builtins, str(reply["error"]), None)
             raised = known if isinstance(known, type) and issubclass(known, Exception) else None
@@ -221,9 +223,6 @@ class Remote:
 
     def __next__(self) -> object:
         return self.__program.request("next", self)
-
-    def __contains__(self, item: object) -> bool:
-        return self.__program.request("contains", self, item)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Remote) and _index(other) == _index(self)
