@@ -135,12 +135,10 @@ def _build_judge(
     if args.judge == "self":
         from .judges.local import chat_self_judge
 
+        threshold = args.judge_likelihood_threshold
+        options = {"keep_bias": args.judge_keep_bias} if threshold is None else {}  # of the judge that gives replies
         return chat_self_judge(
-            generator,
-            trainer.processing_class,
-            domain=args.judge_domain,
-            threshold=args.judge_likelihood_threshold,
-            keep_bias=args.judge_keep_bias,
+            generator, trainer.processing_class, domain=args.judge_domain, threshold=threshold, **options
         )
     if args.judge == "exact":
         raise ConfigError(

@@ -82,6 +82,11 @@ def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -
         raise ConfigError("judge_error_rate", arguments.judge_error_rate, f"0 for `judge: {args.judge}`", fix)
     judge: Judge | Callable[[PolicyGenerator], Judge] | None = None
     if args.judge == "self":
+        if args.judge_keep_bias:
+            allowed = "0 for `task: chains`, whose self-judge gives no replies"
+            raise ConfigError(
+                "judge_keep_bias", args.judge_keep_bias, allowed, "set `judge_likelihood_threshold: -3.6`"
+            )
         threshold = args.judge_likelihood_threshold or world.privileged_threshold
         judge = partial(LikelihoodJudge, render_context=privileged_prompt_ids, threshold=threshold)
     elif args.judge == "exact":

@@ -141,8 +141,12 @@ def test_without_interventions_no_judge_is_made():
             lambda: chains(settings={"judge": "self"}, judge_error_rate=0.1),
             "`judge_error_rate` is 0.1. Allowed: 0 for `judge: self`. Fix: remove `judge_error_rate`",
         ),
+        (
+            lambda: chains(settings={"judge": "self", "judge_keep_bias": -1.0}),
+            "`judge_keep_bias` is -1.0. Allowed: 0 for `task: chains`, whose self-judge gives no replies. Fix: set",
+        ),
     ],
-    ids=["no judge", "judge on a server", "epochs", "error rate of a self-judge"],
+    ids=["no judge", "judge on a server", "epochs", "error rate of a self-judge", "bias of a self-judge"],
 )
 def test_settings_that_do_not_go_with_chains(recipe, message):
     with pytest.raises(ConfigError) as caught:
