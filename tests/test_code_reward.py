@@ -210,6 +210,21 @@ def test_a_machine_that_cannot_run_programs_stops_the_run():
         checker.check(RIGHT, ADD, "add")
 
 
+class ForgetfulSandbox(ScriptedSandbox):
+    """Comes to its end without having shown every test."""
+
+    def submit(self, job, judge, deadline):
+        judge(0, self.answer)
+        future = Future()
+        future.set_result(True)
+        return future
+
+
+def test_tests_that_nobody_saw_are_no_pass():
+    check = CodeChecker(ForgetfulSandbox(Observation(Ending.VALUE, 3))).check(RIGHT, ADD, "add")
+    assert (check.why, check.reward, check.detail) == (Why.SANDBOX_FAILED, None, "1 of 2 tests were observed")
+
+
 def test_equal_programs_run_once_and_no_expected_result_leaves():
     sandbox = ScriptedSandbox(Observation(Ending.VALUE, 3))
     checker = CodeChecker(sandbox)

@@ -153,6 +153,9 @@ def test_fork_bomb_ends_and_the_next_program_runs(runner):
         assert run_script(runner, "import subprocess\nsubprocess.run(['ls'])").ending is Ending.ERROR
     else:  # where nothing holds a bomb, it is said and not tried
         assert "processes_refused" in str(isolation)
+    if "namespaces" in isolation.layers:
+        threads = "import threading, time\nwhile 1: threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
+        assert "can't start new thread" in run_script(runner, threads).detail
     assert run_script(runner, "print(1)").value == "1\n"
 
 

@@ -134,9 +134,7 @@ class Launcher:
         self._control.settimeout(_START_SECONDS)
         message = self._control.recv(MESSAGE_BYTES)
         if message == MAP_USERS:
-            for name, text in user_maps(os.geteuid(), os.getegid()).items():
-                with open(f"/proc/{self._process.pid}/{name}", "w") as file:
-                    file.write(text)
+            self._map_users()
             self._control.send(MAPPED)
             message = self._control.recv(MESSAGE_BYTES)
         self._control.settimeout(None)
@@ -145,6 +143,18 @@ class Launcher:
             self._errors.seek(0)
             said = message or self._errors.read()[-2000:]
             raise SandboxError(said.decode(errors="replace").strip() or "the launcher ended without a word")
+
+    def _map_users(self) -> None:
+        choices = user_maps(os.geteuid(), os.getegid())
+        for maps in choices:
+            try:
+                for name, text in maps.items():
+                    with open(f"/proc/{self._process.pid}/{name}", "w") as file:
+                        file.write(text)
+                return
+            except OSError:
+                if maps is choices[-1]:
+                    raise
 
 
 @dataclass

@@ -130,6 +130,9 @@ class Trial:
             return CodeCheck(Why.SANDBOX_FAILED, str(error), self.program)
         if not finished:
             return CodeCheck(Why.BATCH_LIMIT, "", self.program)
+        if len(self.results) < len(self.tests) and all(result.passed for result in self.results):
+            seen = f"{len(self.results)} of {len(self.tests)} tests were observed"
+            return CodeCheck(Why.SANDBOX_FAILED, seen, self.program)
         missing = [TestResult(Why.NOT_RUN, test.group) for test in self.tests[len(self.results) :]]
         first = next((result for result in self.results if not result.passed), self.results[-1])
         return CodeCheck(first.why, first.detail, self.program, (*self.results, *missing))

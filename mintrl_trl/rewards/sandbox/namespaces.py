@@ -35,7 +35,6 @@ class Namespaces:
     """
 
     def __init__(self, visible: list[str], map_users: Callable[[], None]):
-        is_root = os.geteuid() == 0
         sys_calls.unshare(
             sys_calls.CLONE_NEWUSER
             | sys_calls.CLONE_NEWNS
@@ -46,7 +45,8 @@ class Namespaces:
         )
         map_users()
         _move_into_process_namespace()
-        self._user = USER if is_root else None
+        with open("/proc/self/uid_map") as file:
+            self._user = USER if len(file.readlines()) > 1 else None
         self._own_processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._folder = "/scratch" if any(path.startswith("/tmp/") for path in visible) else "/tmp"
         _build_root(visible, self._folder)
@@ -78,14 +78,15 @@ class Namespaces:
             os.setresuid(self._user, self._user, self._user)
 
 
-def user_maps(user: int, group: int) -> dict[str, str]:
-    """What whoever is outside has to write into which file of `/proc/<launcher>`, in this order.
+def user_maps(user: int, group: int) -> list[dict[str, str]]:
+    """What whoever is outside has to write into which file of `/proc/<launcher>`: choices, the best one first.
 
-    Root maps itself and a second user without rights, whom programs become; anyone else can map only themselves.
+    Root maps itself and a second user without rights, whom programs become. Anyone else, and root in some containers,
+    can map only themselves.
     """
-    if user == 0:
-        return {"uid_map": f"0 0 1\n{USER} {USER} 1\n", "gid_map": f"0 0 1\n{USER} {USER} 1\n"}
-    return {"setgroups": "deny", "uid_map": f"{user} {user} 1\n", "gid_map": f"{group} {group} 1\n"}
+    alone = {"setgroups": "deny", "uid_map": f"{user} {user} 1\n", "gid_map": f"{group} {group} 1\n"}
+    both = {"uid_map": f"0 0 1\n{USER} {USER} 1\n", "gid_map": f"0 0 1\n{USER} {USER} 1\n"}
+    return [both, alone] if user == 0 else [alone]
 
 
 def _move_into_process_namespace() -> None:
