@@ -1,9 +1,10 @@
 """Train a language model with MInTRL on programming problems: `train_math.py` with `task: code`.
 
-accelerate launch recipes/train_code.py --config recipes/code_qwen3.yaml
+    accelerate launch recipes/train_code.py                                            # recipes/mbpp_smollm2.yaml
+    accelerate launch recipes/train_code.py --config recipes/code_qwen3.yaml
 """
 
-from train_math import run
+from train_math import HERE, run
 
 if __name__ == "__main__":
-    run(task="code")
+    run(HERE / "mbpp_smollm2.yaml", task="code")

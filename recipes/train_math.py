@@ -21,7 +21,8 @@ from mintrl_trl.recipe import parse_recipe
 from mintrl_trl.summary import Stopwatch, print_summary
 from mintrl_trl.tasks import build_task
 
-QUICKSTART = Path(__file__).with_name("quickstart.yaml")
+HERE = Path(__file__).parent
+QUICKSTART = HERE / "quickstart.yaml"
 
 
 def main(default: Path = QUICKSTART, task: str = "math") -> None:

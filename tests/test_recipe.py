@@ -332,6 +332,9 @@ SIZES = {
     "chains_proxy": (8, 16, 128, 1),
     "chains_self_judge": (8, 16, 128, 1),
     "gsm8k_smollm2": (1, 4, 4, 1),
+    "code_qwen3": (32, 16, 1, 512),
+    "math_qwen3": (32, 16, 1, 512),
+    "mbpp_smollm2": (1, 4, 4, 1),
     "quickstart": (8, 16, 128, 1),
 }
 FILES = sorted(RECIPES.glob("*.yaml"))
