@@ -127,7 +127,7 @@ def test_without_interventions_three_updates_give_exactly_trls_weights(tmp_path)
 
 
 def test_the_second_phase_after_a_checkpoint_is_grpo_resumed_there(tmp_path):
-    """Property (vii): metrics and weights of phase 2 equal those of TRL's trainer resumed at the switch."""
+    """Metrics and weights of phase 2 equal those of TRL's trainer resumed at the switch."""
     common = dict(save_strategy="steps", save_steps=1, max_steps=3)
     ours = make_trainer(tmp_path / "ours", trainer_class=Recorder, intervention_updates=1, **common)
     ours.train()
@@ -141,7 +141,7 @@ def test_the_second_phase_after_a_checkpoint_is_grpo_resumed_there(tmp_path):
 
 
 def test_proxy_gradient_is_parallel_to_dr_grpo_with_factor_two_beta2_lmax(tmp_path):
-    """Property (i): aligned Proxy is REINFORCE with a token sum; TRL's dr_grpo divides it by L_max."""
+    """Aligned Proxy is REINFORCE with a token sum; TRL's dr_grpo divides it by L_max."""
     beta2, l_max = 1e-3, 16
     ours = make_trainer(
         tmp_path / "ours",
@@ -200,7 +200,7 @@ def test_const_with_interventions_is_not_proxy(tmp_path):
 
 
 def test_masks_follow_their_rows_through_the_shuffle(tmp_path):
-    """P10: every correction token 5, 6 at a cut is marked, and nothing else is, after TRL permuted the rows."""
+    """Every correction token 5, 6 at a cut is marked, and nothing else is, after TRL permuted the rows."""
     trainer = make_trainer(tmp_path, trainer_class=Recorder, judge=RejectLastStep((45, 45)), max_steps=1)
     trainer.policy.generator.size = 45  # the policy never samples id 45, so it marks the judge's tokens
     trainer.train()
@@ -213,7 +213,7 @@ def test_masks_follow_their_rows_through_the_shuffle(tmp_path):
 
 
 def test_correction_tokens_are_trained_on(tmp_path):
-    """P06: authorship never removes a token from the loss."""
+    """Authorship never removes a token from the loss."""
     trainer = make_trainer(tmp_path, trainer_class=Recorder, max_steps=1)
     trainer.train()
     (inputs,) = trainer.micro_batches
@@ -224,7 +224,7 @@ def test_correction_tokens_are_trained_on(tmp_path):
 
 
 def test_advantages_use_the_controls_alone_and_reach_the_table(tmp_path):
-    """P07, T8: the baseline is the controls' mean, whatever the intervened rollouts earn."""
+    """The baseline is the controls' mean, whatever the intervened rollouts earn."""
 
     def reward(completions, **kwargs):  # groups of 4: controls 0, 0, intervened 1, 1
         return [0.0, 0.0, 1.0, 1.0] * 2
@@ -293,7 +293,7 @@ def test_the_judges_counters_become_metrics_of_each_update(tmp_path):
 
 
 def test_micro_batches_add_up_to_the_whole_batch(tmp_path):
-    """T9: accumulating over micro-batches changes nothing."""
+    """Accumulating over micro-batches changes nothing."""
     runs = []
     for size in (8, 2):
         trainer = make_trainer(tmp_path / str(size), per_device_train_batch_size=size)
@@ -350,7 +350,7 @@ def test_interventions_end_after_their_updates(tmp_path):
 
 
 def test_resuming_after_the_switch_calls_no_judge(tmp_path):
-    """S08: the phase is read from the update the checkpoint was written at."""
+    """The phase is read from the update the checkpoint was written at."""
     first = make_trainer(
         tmp_path, trainer_class=Recorder, intervention_updates=1, max_steps=3, save_strategy="steps", save_steps=2
     )
@@ -440,7 +440,7 @@ def test_the_same_seed_gives_the_same_rollouts_and_another_seed_others(tmp_path)
 
 
 def test_entries_of_one_prompt_get_rollouts_of_their_own(tmp_path):
-    """T08, T09: prompts come repeated; each entry is one request with its own seed, and answers keep their order."""
+    """Prompts come repeated; each entry is one request with its own seed, and answers keep their order."""
     generator = HashGenerator()
     trainer = make_trainer(
         tmp_path, trainer_class=Recorder, generator=generator, judge=AlwaysKeep(), max_steps=1, shuffle_dataset=False

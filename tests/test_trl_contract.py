@@ -1,6 +1,7 @@
 """What this package takes from TRL's private parts, one assertion per finding.
 
-A TRL upgrade that moves one of them fails here first. Vectors T1 to T3 pin the arithmetic of the on-policy phase.
+A TRL upgrade that moves one of them fails here first. Hand-worked numbers pin the arithmetic of the on-policy
+phase.
 """
 
 import copy
@@ -164,7 +165,7 @@ def test_the_fused_forward_gives_float32_log_probabilities_and_entropies(tmp_pat
     assert aux_loss is None
 
 
-# T1: advantages of the on-policy phase
+# Advantages of the on-policy phase
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_grpo_advantages_are_divided_by_the_bessel_corrected_deviation(tmp_path,
     assert trainer.batches[0]["advantages"].tolist() == pytest.approx(expected, rel=1e-6)
 
 
-# T2 and T3: the clipped loss and its normaliser, through TRL's own loss with the log-probabilities given
+# The clipped loss and its normaliser, through TRL's own loss with the log-probabilities given
 
 
 class GivenLogps(GRPOTrainer):
