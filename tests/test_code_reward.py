@@ -186,6 +186,9 @@ class ScriptedSandbox:
             future.set_result(all(judge(index, self.answer) for index in range(len(job.stimuli))) or True)
         return future
 
+    def start(self):
+        return "scripted"
+
     def close(self):
         pass
 
@@ -200,6 +203,11 @@ def test_broken_sandbox_gives_no_reward_and_stops_the_run_above_the_limit():
     assert checker.check(RIGHT, ADD, "add").reward is None
     with pytest.raises(FailureLimitError, match=r"16 of the last 20 programs .* no temporary space"):
         reward(checker, [RIGHT] * 4 + ["no"], [ADD] * 5, **columns)
+
+
+def test_sandbox_can_be_started_before_training(checker):
+    assert "resource limits" in str(checker.start())
+    assert CodeChecker(ScriptedSandbox(Observation(Ending.VALUE, 3))).start() == "scripted"
 
 
 def test_a_machine_that_cannot_run_programs_stops_the_run():

@@ -13,7 +13,9 @@ import pytest
 from mintrl_trl.errors import ConfigError, RewardError
 from mintrl_trl.rewards.isolation import CONFINEMENTS
 from mintrl_trl.rewards.jobs import Ending, Observation, SandboxError
+from mintrl_trl.rewards.process import Launcher, Output, Process, in_memory
 from mintrl_trl.rewards.runner import Runner
+from mintrl_trl.rewards.sandbox.wire import SCRIPT, Limits
 
 from .sandboxed import FOREVER, call, observe, run_asserts, run_script, script
 
@@ -115,6 +117,7 @@ ENDLESS = {
     "ignores-signals": "import signal\nfor s in {*range(1, 32)} - {9, 19}: signal.signal(s, 1)\nwhile 1: pass",
     "sleeps": "import time\ntime.sleep(100)",
     "thread": "import threading\nthreading.Thread(target=lambda: [0 for _ in iter(int, 1)]).start()",
+    "talks": "import sys\nwhile True: sys.stderr.write('x' * 10000)",
     "one-long-call": "pow(3, 10**9)",
 }
 
@@ -259,6 +262,20 @@ def test_deadline_cuts_what_runs_and_what_waits(impatient):
     futures = [impatient.submit(job, lambda *all: seen.append(all), started + 0.3) for _ in range(4)]
     assert [future.result(10) for future in futures] == [False] * 4
     assert time.monotonic() - started < 1.3 and not seen
+
+
+def test_what_was_written_in_time_counts_even_if_it_is_read_late():
+    launcher, output = Launcher(()), Output(10**6)
+    job = in_memory(b'{"program": "print(10 ** 200)"}')
+    descriptors = [launcher.null, output, launcher.null, job]
+    with Process(launcher, SCRIPT, Limits(9, 2**29, 2**20), descriptors) as process:
+        os.close(job)
+        time.sleep(0.5)
+        past = time.monotonic() - 1
+        while process.status is None and process.step(past):
+            pass
+    assert (process.status, output.data) == (0, b"1" + b"0" * 200 + b"\n")
+    launcher.close()
 
 
 def test_judge_can_stop_a_job(runner):

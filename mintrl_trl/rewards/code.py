@@ -1,9 +1,9 @@
 """The rule-based reward for programs: a completion's program, put to its row's tests.
 
 Owns: the reward function for TRL and the check of reference solutions at start-up. The verdict is made in this process
-from data (`rewards.verdicts`) and never taken from the program's. Never runs or compiles a program in the
-calling process: that is for a `Sandbox` (`rewards.runner`, which says what it protects against and what not).
-Invariant: one result per row, in order; a fault of the sandbox is never a zero.
+from data (`rewards.verdicts`) and never taken from the program's. Never runs or compiles a program in the calling
+process: that is for a `Sandbox` (`rewards.runner`, which says what it protects against and what not). Invariant: one
+result per row, in order; a fault of the sandbox is never a zero.
 
 | what happened | reward, reason |
 |---|---|
@@ -36,7 +36,7 @@ from .runner import Runner
 from .testcases import TestCase, check_rule, read_tests
 from .verdicts import NO_REWARD, CodeCheck, TestResult, Trial, Why
 
-__all__ = ["CodeCheck", "CodeChecker", "TestResult", "Why", "check", "check_references", "code_reward"]
+__all__ = ["CodeCheck", "CodeChecker", "TestResult", "Why", "check", "check_references", "code_reward", "start"]
 
 BATCH_SECONDS = 600.0
 FAILURE_LIMIT = 0.2
@@ -132,6 +132,10 @@ class CodeChecker:
             for row in rows
         ]
         return [(index, check) for index, trial in enumerate(trials) if not (check := trial.check()).passed]
+
+    def start(self) -> object:
+        """Start the sandbox now rather than with the first check; see the function `start`."""
+        return self._sandbox.start()
 
     def close(self) -> None:
         """End whatever runs. Later checks start anew."""
@@ -269,6 +273,18 @@ def check(
     return _default_checker().check(
         completion, tests, entry_point, compare=compare, test_setup=test_setup, compare_atol=compare_atol
     )
+
+
+def start() -> object:
+    """Start the default sandbox before training, so that a machine that cannot run programs is found at once.
+
+    Returns:
+        `object`: How programs are kept apart, as text with `str()`; on this machine an `Isolation`.
+
+    Raises:
+        RewardError: Programs cannot be run here. The message says why.
+    """
+    return _default_checker().start()
 
 
 def check_references(rows: Iterable[Mapping[str, object]]) -> list[tuple[int, CodeCheck]]:

@@ -95,6 +95,16 @@ class Observation:
 class Sandbox(Protocol):
     """Runs programs somewhere: `rewards.runner.Runner` on this machine, a service of your own elsewhere."""
 
+    def start(self) -> object:
+        """Make ready. Needed for nothing but to fail early.
+
+        Returns:
+            `object`: How programs are kept apart, as text with `str()`.
+
+        Raises:
+            RewardError: Programs cannot be run.
+        """
+
     def submit(self, job: Job, judge: Callable[[int, Observation], bool], deadline: float) -> "Future[bool]":
         """Queue a job.
 

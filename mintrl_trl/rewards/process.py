@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 from .jobs import SandboxError
 from .sandbox.namespaces import user_maps
-from .sandbox.wire import MAP_USERS, MAPPED, MESSAGE_BYTES, READY, Limits
+from .sandbox.wire import MAP_USERS, MAPPED, MESSAGE_BYTES, NAMESPACES, READY, Limits
 
 # sys.path travels as an argument, so that the launcher finds this package; programs get the interpreter's own path.
 _BOOT = (
@@ -38,7 +38,9 @@ _ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 _START_SECONDS = 60.0
+_END_SECONDS = 5.0
 _CHUNK_BYTES = 2**16
+_LATE_READS = 64  # what was written in time counts, even if this thread gets to read it late
 
 
 class Launcher:
@@ -52,37 +54,40 @@ class Launcher:
     """
 
     def __init__(self, layers: Sequence[str]):
-        self._closed = False
-        try:
-            self._folder = tempfile.mkdtemp(prefix="mintrl-programs-")
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the launcher; closed in `close`
-            self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError as error:
-            raise SandboxError(f"no launcher for programs: {error}") from error
-        libraries = _library_folders()
-        visible = list(dict.fromkeys([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *libraries]))
-        settings = json.dumps({"layers": list(layers), "visible": visible, "folder": self._folder})
-        with theirs:
-            arguments = ["\n".join(sys.path), "\n".join(libraries), str(theirs.fileno()), settings]
+        with contextlib.ExitStack() as stack:
             try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._errors,
-                    cwd="/",
-                    env=_ENVIRONMENT,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C in the terminal is the trainer's to handle
-                )
+                self._start(layers, stack)
+                self._wait_until_ready()
             except OSError as error:
                 raise SandboxError(f"no launcher for programs: {error}") from error
-        try:
-            self._wait_until_ready()
-        except (OSError, SandboxError) as error:
-            self.close()
-            raise SandboxError(str(error)) from error
+            self._stack = stack.pop_all()
+
+    def _start(self, layers: Sequence[str], stack: contextlib.ExitStack) -> None:
+        libraries = _library_folders()
+        visible = list(dict.fromkeys([sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *libraries]))
+        folder = None
+        if NAMESPACES not in layers:  # with them, folders are in memory
+            folder = tempfile.mkdtemp(prefix="mintrl-programs-")
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        settings = json.dumps({"layers": list(layers), "visible": visible, "folder": folder})
+        self._errors = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        stack.callback(os.close, self.null)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.callback(self._control.close)
+        with theirs:
+            arguments = ["\n".join(sys.path), "\n".join(libraries), str(theirs.fileno()), settings]
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                cwd="/",
+                env=_ENVIRONMENT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C in the terminal is the trainer's to handle
+            )
+        stack.callback(self._stop)
 
     def start(self, role: str, limits: Limits, descriptors: Sequence[int]) -> socket.socket:
         """Start a process.
@@ -111,38 +116,39 @@ class Launcher:
     @property
     def alive(self) -> bool:
         """Whether the process still runs."""
-        return not self._closed and self._process.poll() is None
+        return self._process.poll() is None
 
     def close(self) -> None:
-        """Kill all programs and the launcher."""
-        if self._closed:
-            return
-        self._closed = True
+        """Kill all programs and the launcher. Closing twice does no harm."""
+        self._stack.close()
+
+    def _stop(self) -> None:
         with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)
-        self._control.close()
+            self._control.shutdown(socket.SHUT_RDWR)  # it ends, and everything with it
         try:
-            self._process.wait(5)
+            self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._errors.close()
-        os.close(self.null)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _wait_until_ready(self) -> None:
         self._control.settimeout(_START_SECONDS)
-        message = self._control.recv(MESSAGE_BYTES)
+        message = self._hear()
         if message == MAP_USERS:
             self._map_users()
             self._control.send(MAPPED)
-            message = self._control.recv(MESSAGE_BYTES)
+            message = self._hear()
         self._control.settimeout(None)
         if message != READY:
-            self._process.wait(5)
+            self._stop()
             self._errors.seek(0)
             said = message or self._errors.read()[-2000:]
             raise SandboxError(said.decode(errors="replace").strip() or "the launcher ended without a word")
+
+    def _hear(self) -> bytes:
+        with contextlib.suppress(ConnectionError):  # its last words are in `_errors`
+            return self._control.recv(MESSAGE_BYTES)
+        return b""
 
     def _map_users(self) -> None:
         choices = user_maps(os.geteuid(), os.getegid())
@@ -191,6 +197,7 @@ class Process:
 
     def __init__(self, launcher: Launcher, role: str, limits: Limits, descriptors: Sequence[int | Output]):
         self.status: int | None = None  # exit code, or minus the signal, once it has ended
+        self._late_reads = _LATE_READS
         self._outputs: dict[int, Output] = {}
         self._selector = selectors.DefaultSelector()
         write_ends = []
@@ -224,7 +231,11 @@ class Process:
             SandboxError: The process could not be started, or the launcher is gone.
         """
         timeout = deadline - time.monotonic()
-        ready = self._selector.select(timeout) if timeout > 0 else []
+        if timeout <= 0:
+            self._late_reads -= 1
+            if self._late_reads < 0:
+                return False
+        ready = self._selector.select(max(timeout, 0))
         for key, _ in ready:
             if key.fileobj is self._leash:
                 self._end()

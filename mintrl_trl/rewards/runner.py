@@ -4,9 +4,10 @@ Owns: the launcher's life, the slots in which jobs run, and the retry after the 
 results, never runs a line of a program in the trainer. Invariant: every submitted job gets its observations, or a
 `SandboxError` that says why nothing can be known.
 
-Each test runs in a process of its own session, forked from a small launcher process, with an empty environment, a
-folder of its own, and limits on wall clock, CPU time, address space, file size and output. On top of that comes the
-strongest confinement that passes a self-test at start-up (`isolation.py`); it is logged then.
+A program runs in a process of its own (whole programs: one for each test; functions: one for all tests of a row),
+in a session of its own, forked from a small launcher process, with an empty environment, a folder of its own, and
+limits on wall clock, CPU time, address space, file size and output. Test code has another such process to itself. On
+top of that comes the strongest confinement that passes a self-test at start-up (`isolation.py`), and is logged then.
 
 | confinement | where | adds |
 |---|---|---|

@@ -37,14 +37,14 @@ class Confinement:
     Args:
         layers (`Iterable[str]`): Of `"namespaces"`, `"landlock"` and `"seccomp"`.
         visible (`list[str]`): Folders, besides the system's libraries, that programs may read.
-        folder (`str`): Where programs get their folders; not used with `namespaces`.
+        folder (`str`, *optional*): Where programs get their folders; not needed with `namespaces`.
         map_users (`Callable`): See `Namespaces`.
 
     Raises:
         OSError: A layer is not to be had.
     """
 
-    def __init__(self, layers: Iterable[str], visible: list[str], folder: str, map_users: Callable[[], None]):
+    def __init__(self, layers: Iterable[str], visible: list[str], folder: str | None, map_users: Callable[[], None]):
         self._layers, self._folder = frozenset(layers), folder
         self._visible = [*_SYSTEM, *visible, *_SYSTEM_FILES]
         self._namespaces = Namespaces(self._visible, map_users) if NAMESPACES in self._layers else None
@@ -52,6 +52,10 @@ class Confinement:
     def make_folder(self) -> str | None:
         """A new folder for one program, where it does not make its own."""
         return None if self._namespaces else tempfile.mkdtemp(dir=self._folder)
+
+    def remove_folders(self) -> None:
+        """Remove the folders of all programs."""
+        remove_folder(self._folder)
 
     def fork(self) -> int:
         """`os.fork`, into a process namespace where there are any."""
@@ -86,7 +90,7 @@ class Confinement:
 
 
 def remove_folder(folder: str | None) -> None:
-    """Remove a program's folder, if it had one."""
+    """Remove a folder, if there is one."""
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -157,7 +157,7 @@ class Launcher:
     def _stop(self) -> NoReturn:
         for child in self._children.values():
             self._kill(child)
-            remove_folder(child.folder)
+        self._confinement.remove_folders()
         os._exit(0)
 
 
