@@ -105,19 +105,36 @@ def test_the_other_recipes_of_the_small_world(tmp_path, monkeypatch, capsys, rec
     assert any(line.get("judge/revise_rate") for line in folder.metrics()) is revises
 
 
-def test_a_math_recipe_with_an_adapter_that_judges_itself(tmp_path, monkeypatch, capsys):
-    """The words of `gsm8k_smollm2.yaml` on a model of a few thousand weights."""
+MATH_ROWS = [{"problem": f"what is {i}+1?", "answer": str(i + 1), "solution": f"{i}+1={i + 1}"} for i in range(8)]
+CODE_ROWS = [
+    {
+        "prompt": f"add {i} to a number.",
+        "entry_point": "add",
+        "compare": "assert",
+        "tests": [{"type": "assert", "group": "base", "code": f"assert add({j}) == {i + j}"} for j in range(2)],
+        "reference_solution": f"def add(x):\n    return x + {i}",
+    }
+    for i in range(8)
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows", "why"),
+    [("gsm8k_smollm2", MATH_ROWS, {"no_box"}), ("mbpp_smollm2", CODE_ROWS, {"no_code", "syntax"})],
+    ids=["math", "code"],
+)
+def test_adapters_that_judge_themselves(tmp_path, monkeypatch, capsys, recipe, rows, why):
+    """Recipes for a real model, on one of a few thousand weights."""
     model = tiny_model()
     model.config.max_position_embeddings = 16_384  # a prompt of the judge is thousands of characters
     model.save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
-    rows = [{"problem": f"what is {i}+1?", "answer": str(i + 1), "solution": f"{i}+1={i + 1}"} for i in range(8)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     lines = run_here(
         monkeypatch,
         capsys,
         tmp_path,
-        "gsm8k_smollm2.yaml",
+        f"{recipe}.yaml",
         dataset="rows.jsonl",
         model_name_or_path="model",
         lora_r=2,
@@ -129,9 +146,9 @@ def test_a_math_recipe_with_an_adapter_that_judges_itself(tmp_path, monkeypatch,
     )
     assert lines[0].startswith("update 1/2 interventions · reward 0.00 · intervened 0.00")
     assert lines[-1].startswith("learning curves: ")  # nothing was evaluated, so there is no result
-    folder = RunFolder(Path("runs") / "gsm8k_smollm2")
+    folder = RunFolder(Path("runs") / recipe)
     records = list(folder.rollouts())
     assert {record.row_id for record in records} <= {f"rows/{number}" for number in range(1, 9)}
-    assert {record.reward_why for record in records} == {"no_box"}
-    assert all(record.reviews for record in records if record.role is Role.INTERVENED)
+    assert {record.reward_why for record in records} <= why
+    assert all(record.reviews for record in records if record.role is Role.INTERVENED and record.update == 1)
     assert json.loads((folder.path / "adapter_config.json").read_text())["r"] == 2
