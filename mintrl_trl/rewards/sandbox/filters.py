@@ -9,7 +9,7 @@ What is refused, and why:
 - sockets, other than a connected pair: no network, no service of this machine
 - signals, tracing and memory of any other process
 - new namespaces and mounts, and parts of the kernel that no test needs and that often had faults
-- changing modes and owners of files, which Landlock does not cover
+- changing modes, owners and times of files, which Landlock does not cover
 - memory outside the address space limit: anonymous files, System V and POSIX segments and queues
 """
 
@@ -33,8 +33,9 @@ _REFUSED = (
     *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "fsopen", "open_tree", "move_mount"),
     *("mount_setattr", "open_by_handle_at", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup"),
     *("add_key", "request_key", "keyctl"),
-    # modes and owners
+    # modes, owners, times
     *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "mknod", "mknodat"),
+    *("utime", "utimes", "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr"),
     # memory that is not counted
     *("memfd_create", "memfd_secret", "shmget", "msgget", "semget", "mq_open"),
 )
