@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .generation.vllm import VLLMGenerator
     from .judges.llm import ChatReply, LLMJudge
     from .judges.local import LikelihoodJudge, LocalJudge
+    from .rewards.code import code_reward
     from .rewards.math import math_reward
     from .trainer import MInTRLTrainer
 
@@ -81,6 +82,7 @@ __all__ = [
     "VersionError",
     "Vocabulary",
     "__version__",
+    "code_reward",
     "math_reward",
 ]
 
@@ -93,6 +95,7 @@ _ON_FIRST_USE = {
     "MInTRLConfig": "config",
     "MInTRLTrainer": "trainer",
     "VLLMGenerator": "generation.vllm",
+    "code_reward": "rewards.code",
     "math_reward": "rewards.math",
 }
 

@@ -9,7 +9,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -100,6 +100,10 @@ class Recipe(NamedTuple):
     arguments: RecipeArguments
     config: MInTRLConfig
     policy: PolicyArguments
+
+    def description(self) -> dict[str, Any]:
+        """What the recipe adds to the trainer's settings, for the run folder."""
+        return asdict(self.arguments) | asdict(self.policy)
 
 
 def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: str) -> Recipe:

@@ -18,6 +18,7 @@ from .errors import ConfigError
 from .judges.exact import ChainsJudge
 from .judges.local import LikelihoodJudge
 from .recipe import Recipe, RecipeArguments
+from .rewards import code as code_rewards
 from .rewards.math import math_reward, require_golds
 from .rollouts.doors import Judge, PolicyGenerator
 
@@ -65,9 +66,8 @@ def build_task(recipe: Recipe) -> Task:
     if arguments.task == "math":
         require_golds(rows)
         return Task(model, to_dataset(rows), math_reward)
-    from .rewards.code import code_reward
-
-    return Task(model, to_dataset(rows), code_reward)
+    code_rewards.start()  # a machine that cannot run programs is found out before a model loads
+    return Task(model, to_dataset(rows), code_rewards.code_reward)
 
 
 def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -> Task:

@@ -161,11 +161,15 @@ class MInTRLTrainer(GRPOTrainer):
             self.remove_callback(verbose)
         self.add_callback(ConsoleCallback(args.intervention_updates if args.needs_judge else 0))
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """TRL's training loop, once the judge has answered a trivial review."""
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """TRL's training loop, once the judge has answered a trivial review and an older run's files are set aside."""
         if self.args.needs_judge and self.accelerator.is_main_process:
             self.policy.probe()
-        return super().train(*args, **kwargs)
+        if self.run_folder is not None and not resume_from_checkpoint:
+            older = self.run_folder.set_aside_older_run()
+            if older is not None:
+                logger.warning("The files of the run that was here before are in %s now.", older)
+        return super().train(resume_from_checkpoint, **kwargs)
 
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
 

@@ -45,6 +45,8 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
     )
     evaluation = PassAtKCallback(trainer, task, recipe.arguments)
     trainer.add_callback(evaluation)
+    if trainer.run_folder is not None:  # on the main process
+        trainer.run_folder.recipe = recipe.description()
 
     # Train
     with Stopwatch() as stopwatch:

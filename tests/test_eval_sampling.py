@@ -116,6 +116,15 @@ def test_responses_can_be_scored_again_without_sampling():
     assert len(generator.calls) == 6
 
 
+def test_an_async_reward_is_awaited():
+    async def reward(prompts, **kwargs):
+        return [1.0] * len(prompts)
+
+    problems = [problem("a")]
+    responses = sample_responses(RightEveryOther(), VOCABULARY, problems, num_samples=2, max_completion_tokens=8)
+    assert score_responses(problems, responses, reward, VOCABULARY).problems[0].solved == 2
+
+
 def test_reward_gets_what_trl_passes():
     seen = {}
 

@@ -206,3 +206,17 @@ def test_callback_writes_what_a_trainer_logs(tmp_path):
     for folder in (tmp_path, tmp_path / "checkpoint-4"):
         assert json.loads((folder / "settings.json").read_text()) == {"kappa": -0.2}
         assert (folder / "versions.json").exists()
+
+
+def test_a_new_run_sets_the_files_of_an_older_one_aside(tmp_path):
+    folder = RunFolder(tmp_path, recipe={"task": "chains"})
+    assert folder.set_aside_older_run() is None
+    for run in (1, 2):
+        folder.write_recipe(folder.recipe)
+        folder.append_metrics(1, {"run": run})
+        (tmp_path / "config.json").write_text("a model's")
+        assert folder.set_aside_older_run() == tmp_path / f"previous-{run}"
+        assert list(folder.metrics()) == []
+        assert lines(tmp_path / f"previous-{run}" / "metrics.jsonl") == [{"update": 1, "run": run}]
+        assert json.loads((tmp_path / f"previous-{run}" / "recipe.json").read_text()) == {"task": "chains"}
+    assert (tmp_path / "config.json").exists()

@@ -489,6 +489,14 @@ def test_the_run_folder_says_what_happened(tmp_path):
     assert json.loads(Path(tmp_path, "settings.json").read_text())["num_control"] == 2
 
 
+def test_a_second_run_in_the_same_folder_starts_its_files_anew(tmp_path, caplog):
+    for _ in range(2):
+        make_trainer(tmp_path).train()
+    assert len(read_lines(tmp_path / "rollouts.jsonl")) == 16
+    assert len(read_lines(tmp_path / "previous-1" / "rollouts.jsonl")) == 16
+    assert "previous-1" in caplog.text
+
+
 def test_settings_of_the_helper_are_the_ones_the_trainer_runs_with(tmp_path):
     trainer = make_trainer(tmp_path)
     assert trainer.args.max_steps == settings()["max_steps"]

@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from statistics import fmean, stdev
 from typing import Any
 
 from ..errors import ConfigError, DataError, RewardError
 from ..rollouts.doors import PolicyGenerator, Vocabulary
+from ..rollouts.loop import shared_loop
 from ..rollouts.rollout import Problem, Role, Rollout, RolloutRequest, StopReason
 from ..rollouts.sampler import InterventionSampler, SamplerSettings
 from ..rollouts.schedule import InterventionBudget, request_seed
@@ -225,8 +227,9 @@ def score_responses(
     Args:
         problems (`Sequence[EvalProblem]`): The problems; all with the same columns.
         responses (`Sequence[Sequence[Rollout]]`): The responses of each problem, in the same order.
-        reward (`Callable`): Called with `prompts`, `completions`, `completion_ids`, one list per column, `log_extra`
-            and `log_metric`. Completions are messages where the prompt is messages. `None` or NaN: no reward.
+        reward (`Callable`): Plain or async. Called with `prompts`, `completions`, `completion_ids`, one list per
+            column, `log_extra` and `log_metric`. Completions are messages where the prompt is messages. `None` or NaN:
+            no reward.
         vocabulary (`Vocabulary`): Spells the responses; special tokens have no text.
 
     Returns:
@@ -250,6 +253,8 @@ def score_responses(
         log_metric=_ignore,
         **{name: [problem.columns[name] for problem, _ in pairs] for name in names},
     )
+    if isawaitable(rewards):
+        rewards = shared_loop().run(rewards)
     if len(rewards) != len(pairs):
         raise RewardError(f"the reward function gave {len(rewards)} rewards for {len(pairs)} responses")
     values = iter([math.nan if value is None else float(value) for value in rewards])

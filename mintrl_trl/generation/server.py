@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import openai
 
 CONNECT_SECONDS = 5.0  # a server that is there accepts at once
+CROWD_CONNECT_SECONDS = 60.0  # where this process opens hundreds of connections at once, its own work counts, too
+IDLE_CONNECTIONS = 64  # the pool looks at every idle one with every request, so that hundreds cost more than they save
 LONGEST_PAUSE_SECONDS = 8.0
 LONGEST_TEXT_CHARS = 1000
 PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed later
@@ -89,8 +91,8 @@ def open_async_client(root: str, *, api_key: str | None, max_connections: int) -
     import httpx2
     import openai
 
-    limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
-    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS, write=30.0)
+    limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=IDLE_CONNECTIONS)
+    timeout = httpx2.Timeout(None, connect=CROWD_CONNECT_SECONDS, write=CROWD_CONNECT_SECONDS)
     http_client = openai.DefaultAsyncHttpx2Client(limits=limits, timeout=timeout)
     return openai.AsyncOpenAI(
         base_url=root, api_key=api_key or "none", max_retries=0, timeout=timeout, http_client=http_client

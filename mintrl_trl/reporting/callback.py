@@ -37,5 +37,7 @@ class RunFolderCallback(TrainerCallback):
             self._describe(RunFolder(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
 
     def _describe(self, folder: RunFolder) -> None:
+        if self.run_folder.recipe is not None:
+            folder.write_recipe(self.run_folder.recipe)
         folder.write_config(self.config)
         folder.write_versions()

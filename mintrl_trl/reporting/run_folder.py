@@ -1,14 +1,16 @@
 """The run folder: plain files that a person, a plot or a later run reads back without any tracker.
 
-    settings.json    the resolved settings; secrets are replaced by `<hidden>`
+    recipe.json      where a recipe started the run: task, data, evaluation, model and adapter
+    settings.json    the trainer's resolved settings; secrets are replaced by `<hidden>`
     versions.json    packages, Python, platform, git commit
     metrics.jsonl    one object per log step: `update` and named numbers
     rollouts.jsonl   one `RolloutRecord` per rollout
 
 Invariant: nothing that was written is changed. JSON lines are appended whole and flushed; a line that a crash tore
 stays as it is, the next one starts on a line of its own, and readers skip what does not parse. A resumed run with
-other settings gets a `settings-2.json` beside the first. Only one process of a run writes. No file has a name that a
-saved model uses (`config.json`), so a model may be saved into the same folder.
+other settings gets a `settings-2.json` beside the first; a new run first moves the files of an older one into a folder
+`previous-1`, `previous-2`, ... Only one process of a run writes. No file has a name that a saved model uses
+(`config.json`), so a model may be saved into the same folder.
 """
 
 import dataclasses
@@ -34,6 +36,7 @@ HIDDEN = "<hidden>"
 _SECRET_NAME = re.compile(r"(^|[_-])(api[_-]?key|token|password|passwd|secret|authorization|credentials?)$")
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bBearer\s+\S+|\b(hf_|sk-)[A-Za-z0-9_-]{8,}")
+_FILES = ("recipe*.json", "settings*.json", "versions*.json", "metrics.jsonl", "rollouts.jsonl", "*.png")
 _PACKAGES = ("mintrl_trl", "torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "openai")
 
 
@@ -42,10 +45,11 @@ class RunFolder:
 
     Args:
         path (`str` or `Path`): The folder, such as the trainer's `output_dir`.
+        recipe (`Mapping`, *optional*): What a recipe adds to the trainer's settings; written beside them.
     """
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, recipe: Mapping[str, Any] | None = None):
+        self.path, self.recipe = Path(path), recipe
         self._lock = threading.Lock()
 
     def write_config(self, config: Mapping[str, Any] | Any) -> Path:
@@ -58,6 +62,29 @@ class RunFolder:
             `Path`: The file that holds them: `settings.json`, or a numbered one where earlier settings differ.
         """
         return self._write_once("settings", jsonable(config))
+
+    def write_recipe(self, recipe: Mapping[str, Any]) -> Path:
+        """Write what a recipe adds to the settings, without secrets."""
+        return self._write_once("recipe", jsonable(recipe))
+
+    def set_aside_older_run(self) -> Path | None:
+        """Move the files of a run that was written here before into a folder of their own, before a new one begins.
+
+        Checkpoints and saved models stay where they are.
+
+        Returns:
+            `Path`: The folder they are in now; `None` where there were none.
+        """
+        files = sorted(path for pattern in _FILES for path in self.path.glob(pattern))
+        if not files:
+            return None
+        number = 1
+        while (folder := self.path / f"previous-{number}").exists():
+            number += 1
+        folder.mkdir()
+        for path in files:
+            path.rename(folder / path.name)
+        return folder
 
     def write_versions(self) -> Path:
         """Write the versions of what runs: packages, Python, platform, and the git commit of a source checkout."""
