@@ -38,9 +38,12 @@ def loop():
         (None, r"row 0: the stream that continues 3 tokens ended after 5 of 12 tokens without an end id"),
         (1000, r"row 0: .* yielded id 1000; the vocabulary has 1000 ids"),
         (-1, r"yielded id -1"),
+        (5.0, r"row 0: .* yielded id 5\.0; the vocabulary has 1000 ids, whole numbers"),
+        (True, r"yielded id True"),
+        ("5", r"yielded id '5'"),
         (GenerationError("server gone"), "server gone"),
     ],
-    ids=["ends early", "id beyond the vocabulary", "negative id", "raises"],
+    ids=["ends early", "id beyond the vocabulary", "negative id", "float", "bool", "text", "raises"],
 )
 def test_a_broken_stream_stops_the_run(loop, token, message, buffered):
     generator = ScriptedGenerator(lambda seed, position: token if position == 8 else 5, buffered=buffered)

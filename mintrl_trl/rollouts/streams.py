@@ -125,9 +125,10 @@ class StreamReader:
         if not self._left:
             return
         token_id, logp = token
-        if not 0 <= token_id < self._vocabulary.size:
+        if type(token_id) is not int or not 0 <= token_id < self._vocabulary.size:
             raise GenerationError(
-                f"{self._label} yielded id {token_id}; the vocabulary has {self._vocabulary.size} ids"
+                f"{self._label} yielded id {token_id!r}; the vocabulary has {self._vocabulary.size} ids, whole numbers "
+                "(int) from 0"
             )
         if logp is not None and not math.isfinite(logp):
             raise GenerationError(
