@@ -279,6 +279,23 @@ def test_a_small_shift_of_long_float32_rows_survives():
     assert result.log_ratio.item() == pytest.approx(1.6384, rel=1e-3)
 
 
+def test_long_rows_are_summed_in_float32():
+    # In bfloat16 the sum would be -5152.
+    everything = torch.ones(1, 16384, dtype=torch.bool)
+    logps = torch.full((1, 16384), -0.3137)
+    result = regression_loss(
+        logps,
+        torch.zeros_like(logps),
+        everything,
+        everything,
+        torch.zeros(1),
+        torch.tensor([True]),
+        None,
+        RegressionSettings(),
+    )
+    assert result.log_ratio.item() == pytest.approx(-5139.66, abs=0.01)
+
+
 def test_loss_scale_is_a_factor():
     plain, plain_grad = run(batch([ROW, CONTROL_ROW]), beta2=1e-3)
     scaled, scaled_grad = run(batch([ROW, CONTROL_ROW]), beta2=1e-3, loss_scale=125.0)

@@ -345,6 +345,18 @@ def test_dropped_rows_are_counted_and_the_first_named(caplog):
     )
 
 
+def test_a_prompt_beyond_what_the_server_holds_is_dropped_and_counted(caplog):
+    """8,128 tokens, where a server with room for 6,000 leaves 2,048 to the prompt."""
+    dataset = Dataset.from_list([{"prompt": "1+1=", "id": "short"}, {"prompt": "1" * 8127, "id": "long"}])
+    server = {"use_vllm": True, "vllm_server_base_url": "http://localhost:8000", "vllm_max_model_length": 6000}
+    with caplog.at_level(logging.WARNING):
+        kept, dropped = drop(dataset, 2048, max_completion_length=3952, **server)
+    assert (kept["id"][:], dropped) == (["short"], ["long"])
+    assert "Dropped 1 of 2 rows whose prompt is longer than max_prompt_length=2048 tokens: long" in caplog.text
+    with pytest.raises(ConfigError, match=r"`vllm_max_model_length` is 6000.*--max-model-len 12080"):
+        drop(dataset, 8128, max_completion_length=3952, **server)
+
+
 def test_no_row_that_fits_is_refused():
     with pytest.raises(ConfigError) as caught:
         drop(rows("12345678", "123456"), 5)
