@@ -12,14 +12,9 @@ import warnings
 from pathlib import Path
 
 import transformers
-from trl import get_peft_config, get_quantization_config
 
-from mintrl_trl import MInTRLTrainer
 from mintrl_trl.errors import MInTRLError
-from mintrl_trl.pass_at_k_callback import PassAtKCallback
 from mintrl_trl.recipe import parse_recipe
-from mintrl_trl.summary import Stopwatch, print_summary
-from mintrl_trl.tasks import build_task
 
 HERE = Path(__file__).parent
 QUICKSTART = HERE / "quickstart.yaml"
@@ -29,6 +24,14 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
     # Settings: YAML, then flags
     recipe = parse_recipe(default=default, task=task)
     args = recipe.config
+
+    # Imported once the settings are right: a mistake in them is answered a good second sooner
+    from trl import get_peft_config, get_quantization_config
+
+    from mintrl_trl import MInTRLTrainer
+    from mintrl_trl.pass_at_k_callback import PassAtKCallback
+    from mintrl_trl.summary import Stopwatch, print_summary
+    from mintrl_trl.tasks import build_task
 
     # Rows, reward and judge
     task = build_task(recipe)
