@@ -62,14 +62,14 @@ CODEFORCES = {"problem": "Print one.", "tests": json.dumps([{"input": "", "outpu
         (
             PRIMEINTELLECT_CALL,
             "twice",
-            "default",
+            "json",
             [([[1, None]], [1, None, 1, None])],
             "def twice(x):\n    return x + x",
         ),
         (TACO_STDIN, "stdin", "stdout", [("a\nb\n", "a\nb\n"), ("c\nd", "c\nd")], "print(input())\nprint(input())"),
-        (TACO_CALL, "add", "default", [([1, 2], 3), ([3, 4], 7)], None),
-        (LCB_CALL, "Solution.count", "default", [([[1, 2], True], 2)], None),
-        (LCB_CALL_BY_TEST, "Solution.count", "default", [(["a b"], ["a", "b"])], None),
+        (TACO_CALL, "add", "json", [([1, 2], 3), ([3, 4], 7)], None),
+        (LCB_CALL, "Solution.count", "json", [([[1, 2], True], 2)], None),
+        (LCB_CALL_BY_TEST, "Solution.count", "json", [(["a b"], ["a", "b"])], None),
         (CODEFORCES, "stdin", "stdout", [("", "1")], None),
     ],
     ids=[

@@ -79,7 +79,7 @@ def map_deepcoder(
         prompt=row.get("problem"),
         entry_point=entry_point,
         tests=tests,
-        compare="stdout" if entry_point == STDIN_ENTRY else "default",
+        compare="stdout" if entry_point == STDIN_ENTRY else "json",  # expected values were JSON: no tuples
         reference_solution=solution,
         starter_code=starter,
         instruction=instruction,

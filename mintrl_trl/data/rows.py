@@ -31,6 +31,7 @@ STDIN_NOTE = "The program reads from standard input and writes to standard outpu
 STDIN_ENTRY = "stdin"  # entry point of a whole program
 COMPARE_RULES = (
     "default",
+    "json",
     "set_equal",
     "is_not_none",
     "poly_root",
