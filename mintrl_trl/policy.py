@@ -21,6 +21,8 @@ from .rollouts.doors import Judge, PolicyGenerator, Vocabulary
 from .rollouts.loop import shared_loop
 
 if TYPE_CHECKING:
+    from transformers import TrainerState
+
     from .served_policy import ServedPolicy
     from .trainer import MInTRLTrainer
 
@@ -40,7 +42,7 @@ class Policy:
     vocabulary: Vocabulary
     judge: Judge | None
     served: "ServedPolicy | None" = None
-    _synced_update: int = -1
+    _synced: "tuple[TrainerState, int] | None" = None  # every call of `train` has a new state and counts from 0
 
     def sync(self, trainer: "MInTRLTrainer") -> None:
         """Make the generator sample from the current weights. Every process returns only when it does."""
@@ -48,9 +50,9 @@ class Policy:
         if isinstance(self.generator, LocalGenerator):
             self.generator.set_version(f"update-{update}")
         elif self.served is not None:
-            if update != self._synced_update:
+            if self._synced is None or self._synced[0] is not trainer.state or self._synced[1] != update:
                 self.served.sync(f"update-{update}")
-                self._synced_update = update
+                self._synced = trainer.state, update
             trainer.accelerator.wait_for_everyone()
             self.served.verify()
 

@@ -5,6 +5,7 @@ it serves. It holds no HTTP; that is `generation`'s. Invariant: no process sampl
 its trainer holds, and a failed sync stops all processes with the same message instead of leaving some at a barrier.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ class ServedPolicy:
                 max_completion_length=args.max_completion_length,
                 wait_seconds=args.vllm_server_timeout,
             )
+        self._times_synced: Counter[str] = Counter()
         self._sync = self._make_sync()
         (self._sync.run_id,) = broadcast_object_list([self._sync.run_id])
 
@@ -70,9 +72,14 @@ class ServedPolicy:
     def sync(self, version: str) -> None:
         """Bring the current weights to the server. Every process takes part and returns, or raises, together.
 
+        A version that was synced before, as by an earlier call of `train`, gets a number: `update-0`, `update-0.2`.
+
         Raises:
             GenerationError: The server refused or took too long; its own text is in the message.
         """
+        self._times_synced[version] += 1
+        if self._times_synced[version] > 1:  # other weights than before, so they need another name
+            version = f"{version}.{self._times_synced[version]}"
         save = self._saver()
         model, failure = None, None
         if self.trainer.accelerator.is_main_process:
@@ -92,10 +99,6 @@ class ServedPolicy:
             GenerationError: It serves another version: it was restarted, or another run uses it.
         """
         self._sync.verify(self.generator.weight_version)
-
-    def close(self) -> None:
-        """Close the client's connections."""
-        self.generator.close()
 
     def _model(self):
         return self.trainer.accelerator.unwrap_model(self.trainer.model)

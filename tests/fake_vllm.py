@@ -67,12 +67,14 @@ def count_down(body: dict) -> list:
 
 class FakeVLLM:
     """Use as a context manager. `script(body)` gives the steps of a completion: events (dict), raw bytes, pauses in
-    seconds (float), `HANG` or `CUT`. `faults[path]` is a queue: each fault takes the place of one answer."""
+    seconds (float), `HANG` or `CUT`; `chat(body)` gives the text of a chat reply. `faults[path]` is a queue: each fault
+    takes the place of one answer."""
 
     def __init__(self, model: str = "policy", max_model_len: int = 4096, dev_mode: bool = True, lora: bool = True):
         self.model, self.max_model_len, self.dev_mode, self.lora = model, max_model_len, dev_mode, lora
         self.logprobs_mode = "raw_logprobs"
         self.script: Callable[[dict], list] = count_down
+        self.chat: Callable[[dict], str] = lambda body: ""
         self.faults: dict[str, deque] = defaultdict(deque)
         self.seen: list[Seen] = []
         self.open_streams = 0
@@ -90,13 +92,17 @@ class FakeVLLM:
     def bodies(self, path: str) -> list[Any]:
         return [seen.body for seen in self.seen if seen.path == path]
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._tasks)
+
     def __enter__(self) -> "FakeVLLM":
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._connection, "127.0.0.1", 0), self._loop
+            asyncio.start_server(self._connection, "127.0.0.1", 0, backlog=1024), self._loop
         ).result(5)
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -215,7 +221,11 @@ class FakeVLLM:
             ("POST", "/v1/load_lora_adapter"): self._load_adapter,
             ("POST", "/v1/unload_lora_adapter"): self._unload_adapter,
         }
-        always = {("GET", "/health"): lambda body: (200, ""), ("GET", "/v1/models"): self._models}
+        always = {
+            ("GET", "/health"): lambda body: (200, ""),
+            ("GET", "/v1/models"): self._models,
+            ("POST", "/v1/chat/completions"): self._chat,
+        }
         routes = always | (dev if self.dev_mode else {}) | (lora if self.lora else {})
         route = routes.get((seen.method, seen.path))
         return route(body) if route else (404, {"detail": "Not Found"})
@@ -227,6 +237,13 @@ class FakeVLLM:
             for name, path in self.adapters.items()
         ]
         return 200, {"object": "list", "data": [base, *adapters]}
+
+    def _chat(self, body: dict) -> tuple[int, Any]:
+        message = {"role": "assistant", "content": self.chat(body)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        answer = {"id": "chat-1", "object": "chat.completion", "created": 0, "model": body["model"]}
+        return 200, answer | {"choices": [choice], "usage": usage}
 
     def _collective_rpc(self, body: dict) -> tuple[int, Any]:
         path = body["kwargs"]["weights_path"]

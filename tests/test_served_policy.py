@@ -1,0 +1,194 @@
+"""Training against a policy server: which weights it had when, and what happens where it refuses them."""
+
+import time
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from mintrl_trl import ConfigError, GenerationError, MInTRLConfig, MInTRLTrainer
+from mintrl_trl.reporting.run_folder import RunFolder
+from mintrl_trl.rollouts.rollout import Author
+
+from .fake_vllm import FakeVLLM, Status, events
+from .tiny_qwen import cached_qwen, qwen_tokenizer
+from .trainers import RejectLastStep, assert_same_weights, parity_reward, settings, weights
+
+MODEL = "tiny/qwen3"
+END = qwen_tokenizer().eos_token_id
+COMPLETIONS, RELOAD, LOAD_ADAPTER = "/v1/completions", "/collective_rpc", "/v1/load_lora_adapter"
+CHECKPOINT_SYNC = ["/update_weight_version", "/reset_prefix_cache", RELOAD, "/reset_prefix_cache"]
+
+
+def write(body: dict) -> list[dict]:
+    """Letters, of a number that depends on the seed, and the end."""
+    length = min(body["max_tokens"], 5 + body["seed"] % 4)
+    return events(body["prompt"], [*range(65, 64 + length), END], size=length)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def model():
+    with cached_qwen(MODEL):
+        yield
+
+
+@pytest.fixture
+def server():
+    with FakeVLLM(MODEL) as fake:
+        fake.script = write
+        yield fake
+
+
+class Snapshots(TrainerCallback):
+    """The weights before training and after each update."""
+
+    def __init__(self):
+        self.taken = []
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.taken.append({name: value.detach().clone() for name, value in model.named_parameters()})
+
+    on_step_end = on_train_begin
+
+
+@pytest.fixture
+def train(server, tmp_path):
+    """Makes trainers on the server and closes them; then no connection may be left."""
+    trainers = []
+
+    def make(**overrides) -> MInTRLTrainer:
+        peft_config = overrides.pop("peft_config", None)
+        overrides = {"use_vllm": True, "vllm_server_base_url": server.url, "max_completion_length": 24} | overrides
+        trainer = MInTRLTrainer(
+            MODEL,
+            reward_funcs=parity_reward,
+            args=MInTRLConfig(str(tmp_path), **settings(**overrides)),
+            train_dataset=Dataset.from_list([{"prompt": f"{i}+1="} for i in range(8)]),
+            judge=RejectLastStep(),
+            peft_config=peft_config,
+        )
+        trainers.append(trainer)
+        return trainer
+
+    yield make
+    for trainer in trainers:
+        trainer.close()
+    deadline = time.monotonic() + 5
+    while server.open_connections and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.open_connections == 0
+
+
+def posts(server: FakeVLLM) -> list[str]:
+    """Paths of what the server was told, the completions of one batch as one."""
+    paths = [seen.path for seen in server.seen if seen.method == "POST"]
+    return [path for path, group in groupby(paths) for _ in ([0] if path == COMPLETIONS else group)]
+
+
+def test_full_weights_reach_the_server_before_each_batch(server, train, tmp_path):
+    trainer, snapshots = train(weight_sync="checkpoint"), Snapshots()
+    trainer.add_callback(snapshots)
+    trainer.train()
+    sync = [*CHECKPOINT_SYNC, "/update_weight_version", COMPLETIONS]
+    assert posts(server) == sync * 2
+    folders = [Path(body["kwargs"]["weights_path"]) for body in server.bodies(RELOAD)]
+    assert [folder.name.rpartition("-v-")[2] for folder in folders] == ["update-0", "update-1"]
+    for folder, taken in zip(folders, snapshots.taken, strict=False):
+        assert_same_weights(load_file(folder / "model.safetensors"), taken)
+    before, between, after = snapshots.taken
+    for left, right in ((before, between), (between, after)):
+        assert all(not torch.equal(left[name], right[name]) for name in left)
+    versions = {
+        (record.update, span.weight_version)
+        for record in RunFolder(tmp_path).rollouts()
+        for span in record.spans
+        if span.author is Author.POLICY
+    }
+    assert versions == {(1, "update-0"), (2, "update-1")}
+    assert {body["model"] for body in server.bodies(COMPLETIONS)} == {MODEL}
+
+
+def test_each_update_has_an_adapter_of_its_own(server, train):
+    trainer, snapshots = train(peft_config=LoraConfig(r=2)), Snapshots()
+    trainer.add_callback(snapshots)
+    trainer.train()
+    assert posts(server) == [LOAD_ADAPTER, COMPLETIONS, LOAD_ADAPTER, "/v1/unload_lora_adapter", COMPLETIONS]
+    first, second = server.bodies(LOAD_ADAPTER)
+    assert list(server.adapters) == [second["lora_name"]]
+    asked = [body["model"] for body in server.bodies(COMPLETIONS)]
+    assert [name for name, _ in groupby(asked)] == [first["lora_name"], second["lora_name"]]
+    for body, taken in zip((first, second), snapshots.taken, strict=False):
+        files = load_file(Path(body["lora_path"]) / "adapter_model.safetensors")
+        sent = {name.replace(".weight", ".default.weight"): value for name, value in files.items()}
+        assert_same_weights(sent, {name: value for name, value in taken.items() if ".lora_" in name})
+
+
+def test_an_evaluation_uses_the_weights_that_are_there(server, train):
+    trainer = train(max_steps=1, intervention_updates=1, num_generations_eval=4)
+    trainer.train()
+    synced = len(server.bodies(RELOAD))
+    for _ in range(2):
+        trainer.evaluate(trainer.train_dataset)
+    assert len(server.bodies(RELOAD)) == synced + 1
+    assert server.weight_version.endswith("-v-update-1")
+
+
+@pytest.mark.parametrize(
+    ("path", "peft_config"), [(RELOAD, None), (LOAD_ADAPTER, LoraConfig(r=2))], ids=["full weights", "adapter"]
+)
+@pytest.mark.parametrize("update", [0, 1])
+def test_a_refused_sync_stops_the_run_with_the_words_of_the_server(server, train, path, peft_config, update):
+    server.faults[path].extend([None] * update + [Status(500, "CUDA out of memory")])
+    trainer, snapshots = train(peft_config=peft_config), Snapshots()
+    trainer.add_callback(snapshots)
+    with pytest.raises(GenerationError, match=rf"{server.url}{path} answered 500 .*CUDA out of memory"):
+        trainer.train()
+    assert trainer.state.global_step == update
+    assert posts(server).count(COMPLETIONS) == update
+    assert_same_weights(weights(trainer), snapshots.taken[update])
+
+
+def test_training_again_starts_by_bringing_the_weights_it_starts_from(server, train):
+    trainer = train(max_steps=1, intervention_updates=1, peft_config=LoraConfig(r=2))
+    trainer.train()
+    between = weights(trainer)
+    trainer.train()
+    first, second = server.bodies(LOAD_ADAPTER)
+    assert first["lora_name"] != second["lora_name"]  # the server's prefix cache goes by name and path
+    sent = load_file(Path(second["lora_path"]) / "adapter_model.safetensors")
+    name = next(name for name in sent if "lora_B" in name)
+    assert torch.equal(sent[name], between[name.replace(".weight", ".default.weight")])
+    assert server.bodies(COMPLETIONS)[-1]["model"] == second["lora_name"]
+
+
+def test_a_server_that_lost_the_weights_stops_an_evaluation_and_gets_the_next_ones(server, train):
+    trainer = train()
+    evaluation = trainer.train_dataset.select(range(2))
+    trainer.evaluate(evaluation)
+    server.restart()
+    with pytest.raises(GenerationError, match=rf"{server.url} serves weight version 'default'.*Sync again"):
+        trainer.evaluate(evaluation)
+    trainer.train()
+    assert server.weight_version.endswith("-v-update-1")
+
+
+@pytest.mark.parametrize(
+    ("weight_sync", "peft_config", "allowed"),
+    [("lora", None, "checkpoint or auto for a model that trains full weights"),
+     ("checkpoint", LoraConfig(r=2), "lora or auto for a model that trains an adapter")],
+    ids=["full weights", "adapter"],
+)  # fmt: skip
+def test_a_way_of_syncing_that_does_not_go_with_the_model_is_refused(train, weight_sync, peft_config, allowed):
+    with pytest.raises(ConfigError, match=f"`weight_sync` is '{weight_sync}'. Allowed: {allowed}"):
+        train(weight_sync=weight_sync, peft_config=peft_config)
+
+
+def test_a_server_of_another_model_is_refused(server, train):
+    server.model = "other"
+    with pytest.raises(ConfigError, match=f"`model` is '{MODEL}'.*'other'.*--served-model-name {MODEL}"):
+        train()
