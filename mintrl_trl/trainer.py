@@ -37,7 +37,14 @@ from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
 from .rollouts.schedule import Phase
-from .training_rows import check_rows, drop_long_rows, load_tokenizer, problem_of, refuse_unsupported
+from .training_rows import (
+    check_enough_rows,
+    check_rows,
+    drop_long_rows,
+    load_tokenizer,
+    problem_of,
+    refuse_unsupported,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +134,7 @@ class MInTRLTrainer(GRPOTrainer):
             check_rows(eval_dataset, "eval_dataset")
         tokenizer = processing_class if processing_class is not None else load_tokenizer(model, args)
         train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, args)
+        check_enough_rows(train_dataset, len(self.dropped_rows), args)
         self._batch: _Batch | None = None
         self._window_totals = Totals()  # loss terms of the micro-batches of one update
         super().__init__(

@@ -238,6 +238,31 @@ def drop_long_rows(
     return dataset.select(fits), dropped
 
 
+def check_enough_rows(dataset: Dataset, dropped: int, args: MInTRLConfig) -> None:
+    """Refuse fewer rows than the prompts of one generated batch: no update could be made of them.
+
+    Args:
+        dataset (`Dataset`): The rows that fit.
+        dropped (`int`): How many were dropped because their prompts are too long.
+        args (`MInTRLConfig`): Settings.
+
+    Raises:
+        ConfigError: Names both numbers.
+    """
+    rows, prompts, updates = len(dataset), args.prompts_per_update, args.updates_per_generation
+    if rows >= prompts * updates:
+        return
+    fewer = f"prompts_per_update={max(1, rows // updates)}" + (
+        " and updates_per_generation=1" if rows < updates else ""
+    )
+    raise ConfigError(
+        "train_dataset",
+        f"{rows} rows" + (f" ({dropped} more dropped for long prompts)" if dropped else ""),
+        f"at least {prompts} x {updates} = {prompts * updates} rows: prompts_per_update x updates_per_generation",
+        f"add rows, or set {fewer}",
+    )
+
+
 def problem_of(row: Mapping[str, Any]) -> Problem:
     """What a judge may know of a row: `question` (or the prompt's user text), `privileged_context`, `answer`."""
     question = row.get("question")

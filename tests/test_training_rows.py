@@ -30,7 +30,7 @@ def build(output_dir, *, overrides=None, **arguments) -> MInTRLTrainer:
         "model": NEVER_LOADED,
         "reward_funcs": parity_reward,
         "args": MInTRLConfig(str(output_dir), **settings(**(overrides or {}))),
-        "train_dataset": rows(),
+        "train_dataset": rows("1+1=", "2+2="),
         "processing_class": tiny_tokenizer(),
         "judge": AlwaysKeep(),
     }
@@ -215,6 +215,17 @@ def test_refused_before_a_model_loads(tmp_path, arguments, field, shown, allowed
     assert time.perf_counter() - started < 2
     assert_says(caught.value, field, shown, allowed, fix)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_fewer_rows_than_one_generated_batch_are_refused(tmp_path, updates):
+    """No batch could be formed of them, and a run of no updates would look finished."""
+    dataset = rows("1+1=", "1" * 99, *["2+2="] * (2 * updates - 2))
+    with pytest.raises(ConfigError) as caught:
+        build(tmp_path, train_dataset=dataset, overrides={"updates_per_generation": updates})
+    shown = f"{2 * updates - 1} rows (1 more dropped for long prompts)"
+    allowed = f"at least 2 x {updates} = {2 * updates} rows: prompts_per_update x updates_per_generation"
+    assert_says(caught.value, "train_dataset", shown, allowed, "set prompts_per_update=1")
 
 
 @pytest.mark.parametrize("overrides", [{"num_intervened": 0}, {"max_reviews": 0}, {"intervention_updates": 0}])
