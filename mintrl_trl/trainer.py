@@ -177,6 +177,8 @@ class MInTRLTrainer(GRPOTrainer):
             older = self.run_folder.set_aside_older_run()
             if older is not None:
                 logger.warning("The files of the run that was here before are in %s now.", older)
+        trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
+        self._window_totals = Totals()
         return super().train(resume_from_checkpoint, **kwargs)
 
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
@@ -247,7 +249,7 @@ class MInTRLTrainer(GRPOTrainer):
         sampler = self.sampler if training else self._eval_sampler
         label = f"update {self.state.global_step + 1}" if training else "evaluation"
         show = self.accelerator.is_main_process and self.args.show_progress
-        with self.policy.generating(), LiveProgress(sampler.progress, label, enabled=show):
+        with self.policy.generating(), LiveProgress(sampler.progress, label, enabled=show), sampler:
             sampler.start(requests)
             rollouts = sampler.collect()
         return [rollouts[request.row] for request in requests]

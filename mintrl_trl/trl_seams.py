@@ -122,6 +122,12 @@ def forward(trainer: GRPOTrainer, model: torch.nn.Module, inputs: dict[str, Tens
     return Forward(logps, entropies, aux_loss)
 
 
+def forget_generated_batch(trainer: GRPOTrainer) -> None:
+    """Let the next micro-batch be the first of a new generated batch. TRL counts on over calls of `train`."""
+    trainer._step, trainer._buffered_inputs = 0, None
+    trainer._metrics["train"].clear()
+
+
 def clear_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
     """Forget the optimizer's moments; parameters, learning rate and schedule stay."""
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the real one

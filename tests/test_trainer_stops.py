@@ -1,0 +1,53 @@
+"""Runs that stop midway: what an interrupt or a broken number leaves behind, and that the same trainer can go on."""
+
+import pytest
+
+from mintrl_trl import MInTRLTrainer
+from tests.trainers import assert_same_weights, make_trainer, weights
+
+CHECKPOINTS = {"save_strategy": "steps", "save_steps": 1}
+
+
+class InterruptedOnce(MInTRLTrainer):
+    """A keyboard interrupt at the third of the four micro-batches of update 3."""
+
+    micro_batches = 0
+
+    def compute_loss(self, *args, **kwargs):
+        self.micro_batches += 1
+        if self.micro_batches == 11:
+            raise KeyboardInterrupt
+        return super().compute_loss(*args, **kwargs)
+
+
+def test_a_run_interrupted_within_an_update_resumes_in_the_same_trainer(tmp_path):
+    """P10: rows that were made for the interrupted update are not trained on, and batches start with updates."""
+    common = {"per_device_train_batch_size": 2, "max_steps": 4, "intervention_updates": 3} | CHECKPOINTS
+    whole = make_trainer(tmp_path / "whole", **common)
+    whole.train()
+    trainer = make_trainer(tmp_path / "interrupted", trainer_class=InterruptedOnce, **common)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.train(resume_from_checkpoint=str(tmp_path / "interrupted" / "checkpoint-2"))
+    assert_same_weights(weights(whole), weights(trainer))
+    for ours, theirs in zip(trainer.state.log_history[2:4], whole.state.log_history[2:4], strict=True):
+        names = ("loss", "rewards/control", "log_ratio", "lengths/control")
+        assert [ours.get(name) for name in names] == [theirs.get(name) for name in names]
+
+
+def test_an_interrupt_while_rollouts_are_started_leaves_none_running(tmp_path):
+    trainer = make_trainer(tmp_path, generator=None, max_steps=1)
+    start = trainer.sampler.start
+
+    def interrupted(requests):
+        start(requests)
+        raise KeyboardInterrupt
+
+    trainer.sampler.start = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.policy.generator.idle
+    trainer.sampler.start = start
+    trainer.train()
+    assert trainer.state.global_step == 1
+    trainer.close()
