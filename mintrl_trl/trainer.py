@@ -283,8 +283,20 @@ class MInTRLTrainer(GRPOTrainer):
         self, model: torch.nn.Module, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         """The squared regression (Eq. 7) on batches of the intervention phase; TRL's GRPO loss on all others."""
-        if not trl_seams.is_regression_batch(inputs):
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if trl_seams.is_regression_batch(inputs):
+            loss = self._regression_loss(model, inputs)
+        else:
+            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if self.model.training and not torch.isfinite(loss):
+            raise NumericsError(
+                f"the loss of update {self.state.global_step + 1} is {loss.item()}; no weight was changed. Continue "
+                "from the last checkpoint with a lower learning rate, in float32 or bfloat16 instead of float16, or "
+                "with a clean copy of the model."
+            )
+        return loss
+
+    def _regression_loss(self, model: torch.nn.Module, inputs: dict) -> Tensor:
+        """Eq. 7 on one micro-batch, scaled for gradient accumulation."""
         output = trl_seams.forward(self, model, inputs)
         response_mask = inputs["completion_mask"].bool()  # (B, C)
         regression = regression_loss(
@@ -311,12 +323,6 @@ class MInTRLTrainer(GRPOTrainer):
             trl_seams.add_metrics(self, self._reduce(self._window_totals))
             self._window_totals = Totals()
         loss = regression.loss
-        if not torch.isfinite(loss):
-            raise NumericsError(
-                f"the loss of update {self.state.global_step + 1} is {loss.item()}; no weight was changed. Continue "
-                "from the last checkpoint with a lower learning rate, in float32 or bfloat16 instead of float16, or "
-                "with a clean copy of the model."
-            )
         if output.aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * output.aux_loss
         return loss / self.current_gradient_accumulation_steps

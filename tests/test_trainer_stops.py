@@ -1,8 +1,9 @@
 """Runs that stop midway: what an interrupt or a broken number leaves behind, and that the same trainer can go on."""
 
 import pytest
+import torch
 
-from mintrl_trl import MInTRLTrainer
+from mintrl_trl import MInTRLTrainer, NumericsError
 from tests.trainers import assert_same_weights, make_trainer, weights
 
 CHECKPOINTS = {"save_strategy": "steps", "save_steps": 1}
@@ -51,3 +52,19 @@ def test_an_interrupt_while_rollouts_are_started_leaves_none_running(tmp_path):
     trainer.train()
     assert trainer.state.global_step == 1
     trainer.close()
+
+
+@pytest.mark.parametrize("intervention_updates", [0, 1])
+def test_a_loss_that_is_not_a_number_stops_either_phase(tmp_path, intervention_updates):
+    class Broken(MInTRLTrainer):
+        def _generate_and_score_completions(self, inputs):
+            output = super()._generate_and_score_completions(inputs)
+            return output | {"advantages": output["advantages"].fill_(torch.nan)}
+
+    trainer = make_trainer(
+        tmp_path, trainer_class=Broken, max_steps=1, intervention_updates=intervention_updates, unscored_limit=1.0
+    )
+    before = weights(trainer)
+    with pytest.raises(NumericsError, match="update 1 is nan; no weight was changed"):
+        trainer.train()
+    assert_same_weights(before, weights(trainer))
