@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from peft import PeftModel
 
 from . import trl_seams
+from .config import MInTRLConfig
 from .errors import ConfigError
 from .generation.local import LocalGenerator
 from .generation.vocabulary import TokenizerVocabulary
@@ -109,7 +110,22 @@ def build_policy(
             base_model=trl_seams.unfused_copy(model) if needs_base else None,
             autocast=trainer.accelerator.autocast,
         )
+        _check_positions(args, generator.max_positions)
     return Policy(generator, vocabulary, _build_judge(trainer, judge, generator), served)
+
+
+def _check_positions(args: MInTRLConfig, positions: int | None) -> None:
+    """Refuse lengths that the model has no room for, before the first prompt that is too long stops the run."""
+    prompt, completion = args.max_prompt_length, args.max_completion_length
+    if positions is None or prompt + completion <= positions:
+        return
+    halves = f"max_prompt_length={positions // 2} and max_completion_length={positions - positions // 2}"
+    raise ConfigError(
+        "max_completion_length",
+        completion,
+        f"at most {positions}, the model's positions, together with max_prompt_length={prompt}",
+        f"set max_completion_length={positions - prompt}" if prompt < positions else f"set {halves}",
+    )
 
 
 def _build_judge(

@@ -40,6 +40,7 @@ from .rollouts.schedule import Phase
 from .training_rows import (
     check_enough_rows,
     check_rows,
+    drop_long_eval_rows,
     drop_long_rows,
     load_tokenizer,
     problem_of,
@@ -134,6 +135,7 @@ class MInTRLTrainer(GRPOTrainer):
             check_rows(eval_dataset, "eval_dataset")
         tokenizer = processing_class if processing_class is not None else load_tokenizer(model, args)
         train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, args)
+        eval_dataset = drop_long_eval_rows(eval_dataset, tokenizer, args)
         check_enough_rows(train_dataset, len(self.dropped_rows), args)
         self._batch: _Batch | None = None
         self._window_totals = Totals()  # loss terms of the micro-batches of one update

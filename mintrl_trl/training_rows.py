@@ -186,9 +186,15 @@ def load_tokenizer(model: Any, args: MInTRLConfig) -> PreTrainedTokenizerBase:
 
 
 def drop_long_rows(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, args: MInTRLConfig
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, args: MInTRLConfig, name: str = "train_dataset"
 ) -> tuple[Dataset, list[str]]:
     """Drop rows whose rendered prompt is longer than `max_prompt_length` tokens.
+
+    Args:
+        dataset (`Dataset`): Checked rows.
+        tokenizer (`PreTrainedTokenizerBase`): The policy's tokenizer.
+        args (`MInTRLConfig`): Settings.
+        name (`str`, *optional*): Name of the argument, for messages.
 
     Returns:
         `tuple`: The rows that fit, and the ids (or row numbers) of those that do not.
@@ -221,21 +227,33 @@ def drop_long_rows(
         raise ConfigError(
             "max_prompt_length",
             args.max_prompt_length,
-            f"at least {min(lengths)}, the shortest prompt of train_dataset in tokens",
+            f"at least {min(lengths)}, the shortest prompt of {name} in tokens",
             "raise max_prompt_length or shorten the prompts",
         )
     kept = set(fits)
-    names = dataset["id"] if "id" in dataset.column_names else range(len(lengths))
-    dropped = [str(name) for index, name in enumerate(names) if index not in kept]
+    ids = dataset["id"] if "id" in dataset.column_names else range(len(lengths))
+    dropped = [str(row_id) for index, row_id in enumerate(ids) if index not in kept]
     logger.warning(
-        "Dropped %d of %d rows whose prompt is longer than max_prompt_length=%d tokens: %s%s",
+        "Dropped %d of %d rows of %s whose prompt is longer than max_prompt_length=%d tokens: %s%s",
         len(dropped),
         len(lengths),
+        name,
         args.max_prompt_length,
         ", ".join(dropped[:10]),
         ", ..." if len(dropped) > 10 else "",
     )
     return dataset.select(fits), dropped
+
+
+def drop_long_eval_rows(
+    dataset: Dataset | Mapping[str, Dataset] | None, tokenizer: PreTrainedTokenizerBase, args: MInTRLConfig
+) -> Dataset | dict[str, Dataset] | None:
+    """[`drop_long_rows`] for evaluation, of one data set, of several by name, or of none."""
+    if dataset is None:
+        return None
+    if isinstance(dataset, Mapping):
+        return {k: drop_long_rows(part, tokenizer, args, f"eval_dataset[{k!r}]")[0] for k, part in dataset.items()}
+    return drop_long_rows(dataset, tokenizer, args, "eval_dataset")[0]
 
 
 def check_enough_rows(dataset: Dataset, dropped: int, args: MInTRLConfig) -> None:

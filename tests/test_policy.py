@@ -42,6 +42,22 @@ def test_where_nothing_is_reviewed_no_judge_is_made(tmp_path, overrides):
     assert make_trainer(tmp_path, judge=never, **overrides).judge is None
 
 
+@pytest.mark.parametrize(
+    ("lengths", "fix"),
+    [
+        ((32, 481), "set max_completion_length=480"),
+        ((512, 16), "set max_prompt_length=256 and max_completion_length=256"),
+    ],
+)
+def test_prompts_and_responses_must_fit_the_models_positions(tmp_path, lengths, fix):
+    """T11: refused at start-up, not at the first long prompt."""
+    prompt, completion = lengths
+    with pytest.raises(ConfigError) as caught:
+        make_trainer(tmp_path, generator=None, max_prompt_length=prompt, max_completion_length=completion)
+    allowed = f"at most 512, the model's positions, together with max_prompt_length={prompt}"
+    assert str(caught.value) == f"`max_completion_length` is {completion}. Allowed: {allowed}. Fix: {fix}."
+
+
 def self_judging(tmp_path, *, adapter: bool, **overrides) -> MInTRLTrainer:
     return MInTRLTrainer(
         model=tiny_model(),

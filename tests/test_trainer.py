@@ -395,6 +395,22 @@ def test_evaluation_never_intervenes(tmp_path):
     assert trainer.policy.generator.open == 0
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_evaluation_rows_with_long_prompts_are_dropped_too(tmp_path, several):
+    """A prompt without room must not stop the run at its first evaluation."""
+    rows = Dataset.from_list([{"prompt": "1" * 600, "answer": "1"}, *ROWS[:2]])
+    trainer = make_trainer(
+        tmp_path,
+        generator=None,
+        trainer_kwargs={"eval_dataset": {"hard": rows} if several else rows},
+        per_device_eval_batch_size=4,
+    )
+    assert trainer.evaluate()
+    kept = trainer.eval_dataset["hard"] if several else trainer.eval_dataset
+    assert kept["answer"][:] == ["1", "2"]
+    trainer.close()
+
+
 # Models, seeds, the run folder
 
 

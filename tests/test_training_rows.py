@@ -350,7 +350,7 @@ def test_dropped_rows_are_counted_and_the_first_named(caplog):
     assert dropped == [f"row-{i}" for i in range(1, 13)]
     (record,) = caplog.records
     assert record.getMessage() == (
-        "Dropped 12 of 13 rows whose prompt is longer than max_prompt_length=8 tokens: "
+        "Dropped 12 of 13 rows of train_dataset whose prompt is longer than max_prompt_length=8 tokens: "
         + ", ".join(f"row-{i}" for i in range(1, 11))
         + ", ..."
     )
@@ -363,7 +363,7 @@ def test_a_prompt_beyond_what_the_server_holds_is_dropped_and_counted(caplog):
     with caplog.at_level(logging.WARNING):
         kept, dropped = drop(dataset, 2048, max_completion_length=3952, **server)
     assert (kept["id"][:], dropped) == (["short"], ["long"])
-    assert "Dropped 1 of 2 rows whose prompt is longer than max_prompt_length=2048 tokens: long" in caplog.text
+    assert "Dropped 1 of 2 rows of train_dataset whose prompt is longer than max_prompt_length=2048" in caplog.text
     with pytest.raises(ConfigError, match=r"`vllm_max_model_length` is 6000.*--max-model-len 12080"):
         drop(dataset, 8128, max_completion_length=3952, **server)
 
