@@ -41,6 +41,7 @@ class PassAtKCallback(TrainerCallback):
             for row in task.evaluation
         ]
         self.results: dict[int, EvalResult] = {}
+        self._evaluated: set[int] = set()  # of every process, as all take part in a sync of weights
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -58,8 +59,9 @@ class PassAtKCallback(TrainerCallback):
 
     def _evaluate(self, state: TrainerState) -> None:
         trainer, update = self.trainer, state.global_step
-        if not self.problems or update in self.results:
+        if not self.problems or update in self._evaluated:
             return
+        self._evaluated.add(update)
         trainer.policy.sync(trainer)
         if not trainer.accelerator.is_main_process:
             return
