@@ -208,7 +208,11 @@ class MInTRLConfig(GRPOConfig):
     delta: float | None = _setting(
         3.0, "Phase 2: upper bound of the probability ratio (dual clip). Above 1 + epsilon; unset means no bound."
     )
-    max_steps: int = _setting(500, "Optimizer steps of the run, phase 1 included; -1 to go by num_train_epochs.")
+    max_steps: int = _setting(
+        500,
+        "Optimizer steps of the run, phase 1 included; -1 to go by num_train_epochs. With checkpoints a multiple of "
+        "updates_per_generation x num_iterations.",
+    )
     save_steps: float = _setting(
         50, "Optimizer steps between checkpoints, a multiple of updates_per_generation x num_iterations."
     )

@@ -139,11 +139,12 @@ def _check_phases(config: Any) -> None:
     if config.max_steps < 1 and config.max_steps != -1:
         raise ConfigError("max_steps", config.max_steps, "at least 1, or -1 to go by epochs", "set max_steps=500")
     per_batch = config.updates_per_batch
-    for name in ("intervention_updates", "save_steps"):
+    ends = ["intervention_updates", *(("save_steps", "max_steps") if config.save_strategy == "steps" else ())]
+    for name in ends:  # a run saves after its last update, too
         value = getattr(config, name)
-        if value % per_batch and (name != "save_steps" or config.save_strategy == "steps"):
+        if value != -1 and value % per_batch:
             below = math.floor(value / per_batch) * per_batch
-            near = [f"{name}={number}" for number in (below, below + per_batch) if number or name != "save_steps"]
+            near = [f"{name}={number}" for number in (below, below + per_batch) if number or name == ends[0]]
             allowed = (
                 f"a multiple of {per_batch} = updates_per_generation={config.updates_per_generation} x num_iterations="
                 f"{config.num_iterations}, so that no generated batch is split"

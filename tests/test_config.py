@@ -70,10 +70,12 @@ WRONG = [
     # combinations
     wrong("correction longer than the response", {"correction_tokens": 64, "max_completion_length": 32},
           "at most max_completion_length=32", "set correction_tokens=32"),
-    wrong("phase switch inside a batch", {"intervention_updates": 200, "updates_per_generation": 3, "save_steps": 30},
+    wrong("phase switch in a batch", {"intervention_updates": 200, "updates_per_generation": 3, "save_strategy": "no"},
           "a multiple of 3", "set intervention_updates=198 or intervention_updates=201"),
     wrong("checkpoint inside a generated batch", {"save_steps": 50, "updates_per_generation": 2, "num_iterations": 2},
           "a multiple of 4", "set save_steps=48 or save_steps=52"),
+    wrong("last checkpoint inside a generated batch", {"max_steps": 501, "updates_per_generation": 2},
+          "a multiple of 2", "set max_steps=500 or max_steps=502"),
     wrong("entropy bonus that never acts", {"entropy_coef": 0.01, "max_steps": 200},
           "a run without phase 2 (max_steps=200, intervention_updates=200)", "intervention_updates below max_steps"),
     wrong("dual clip inside the clip", {"delta": 1.1}, "above 1 + epsilon = 1.2", "set delta=3.0"),
