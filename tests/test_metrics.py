@@ -100,12 +100,6 @@ def test_processes_reduce_to_what_one_process_would_see():
     together = rollout_totals([CONTROL, INTERVENED, UNTOUCHED])
     parts = [rollout_totals([CONTROL]), rollout_totals([INTERVENED]), rollout_totals([UNTOUCHED])]
     assert Totals.merge(pickle.loads(pickle.dumps(parts))).means() == pytest.approx(together.means())
-    names = tuple(sorted({name for part in parts for name in part.names}))
-    assert names == together.names
-    summed = torch.stack([part.to_tensor(names) for part in parts]).sum(dim=0)
-    assert summed.shape == (len(names), 2)
-    assert summed.dtype == torch.float64
-    assert Totals.from_tensor(names, summed).means() == pytest.approx(together.means())
     assert Totals.merge([together, Totals()]).means() == together.means()
 
 
@@ -113,11 +107,9 @@ def test_totals_know_nothing_of_nothing():
     totals = Totals()
     totals.add("mean", 0.0, count=0)
     assert totals.means() == {}
-    assert totals.to_tensor().shape == (0, 2)
     totals.add_number("number", 0)
     totals.add("mean", 1.0, count=4)
     assert totals.means() == {"mean": 0.25, "number": 0.0}
-    assert totals.names == ("mean", "number")
     assert repr(totals) == "Totals({'mean': (1.0, 4), 'number': (0.0, 0)})"
 
 

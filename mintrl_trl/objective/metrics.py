@@ -73,11 +73,6 @@ class Totals:
         """Add to a plain number."""
         self._put(name, float(value), 0)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names, sorted, so that processes which hold the same names agree on the order."""
-        return tuple(sorted(self._entries))
-
     @classmethod
     def merge(cls, parts: Iterable["Totals"]) -> "Totals":
         """The totals of all parts together: micro-batches, or processes."""
@@ -86,22 +81,6 @@ class Totals:
             for name, (total, count) in part._entries.items():
                 merged._put(name, total, count)
         return merged
-
-    def to_tensor(self, names: Sequence[str] | None = None) -> torch.Tensor:
-        """(K, 2) float64, sum and count of each of `names` (default: `self.names`); zeros for names not held here.
-
-        To reduce across processes, take the union of their names first.
-        """
-        rows = [self._entries.get(name, (0.0, 0)) for name in (self.names if names is None else names)]
-        return torch.tensor(rows, dtype=torch.float64).reshape(-1, 2)
-
-    @classmethod
-    def from_tensor(cls, names: Sequence[str], tensor: torch.Tensor) -> "Totals":
-        """Back from `to_tensor`, after the tensors of all processes were summed."""
-        totals = cls()
-        for name, (total, count) in zip(names, tensor.tolist(), strict=True):
-            totals._put(name, total, round(count))
-        return totals
 
     def means(self) -> dict[str, float]:
         """Name to sum over count, or to the sum where it is a plain number."""
