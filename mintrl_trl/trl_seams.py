@@ -96,9 +96,11 @@ def replace_logged_advantages(trainer: GRPOTrainer, advantages: Tensor) -> None:
 
 
 def pending_reward_reasons(trainer: GRPOTrainer, rows: int) -> list[str | None]:
-    """The column `why` that this process's reward functions logged for the batch being scored."""
-    reasons = trainer._pending_extra_logs.get("why", [])
-    return list(reasons) if len(reasons) == rows else [None] * rows
+    """What this process's reward functions logged as the column `why` for the batch being scored, joined by row."""
+    logged = trainer._pending_extra_logs.get("why", [])  # one function's rows after the other's
+    if len(logged) % rows:
+        return [None] * rows
+    return ["; ".join(str(why) for why in logged[row::rows] if why) or None for row in range(rows)]
 
 
 def add_metrics(trainer: GRPOTrainer, metrics: dict[str, float], mode: str = "train") -> None:

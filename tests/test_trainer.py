@@ -249,6 +249,23 @@ def test_rows_without_reward_leave_loss_and_baseline(tmp_path):
     assert trainer.batches[0][trl_seams.SCORED].tolist() == [True, False, True, True, False, False, False, False]
 
 
+def test_reasons_of_all_reward_functions_are_recorded(tmp_path):
+    def because(word):
+        def reward(completions, log_extra, **kwargs):
+            log_extra("why", [f"{word} {row}" for row in range(len(completions))])
+            return [1.0] * len(completions)
+
+        return reward
+
+    def silent_at_times(completions, log_extra, **kwargs):
+        log_extra("why", [None] * len(completions))
+        return [None] * len(completions)
+
+    make_trainer(tmp_path, reward=[because("right"), silent_at_times, because("neat")], max_steps=1).train()
+    reasons = [record["reward_why"] for record in read_lines(tmp_path / "rollouts.jsonl")]
+    assert reasons == [f"right {row}; neat {row}" for row in range(8)]
+
+
 def test_too_many_rows_without_reward_stop_the_run(tmp_path):
     trainer = make_trainer(tmp_path, reward=lambda completions, **kwargs: [None] * 3 + [1.0] * 5)
     with pytest.raises(FailureLimitError, match=r"38% .*unscored_limit.* 20%"):
