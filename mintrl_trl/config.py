@@ -80,7 +80,7 @@ class MInTRLConfig(GRPOConfig):
         8, "Rollouts per prompt that the judge reviews and may intervene on. At least 0; 0 needs no judge."
     )
     updates_per_generation: int = _setting(
-        1, "Optimizer steps that share one generated batch, each taking its own part of the prompts. At least 1."
+        1, "Optimizer steps that share one generated batch, each on its own share of the rollouts. At least 1."
     )
     intervention_updates: int = _setting(
         200,
@@ -184,6 +184,9 @@ class MInTRLConfig(GRPOConfig):
         0.0,
         "With judge='self' and no threshold: nats added to the reply 'keep' before the likeliest reply is taken. Small "
         "models like one reply better whatever they read; this sets how often they intervene.",
+    )
+    review_timeout_seconds: float = _setting(
+        600.0, "One review or correction at most, retries included; then there is no verdict. In seconds, above 0."
     )
     max_concurrent_reviews: int = _setting(64, "Requests to the judge in flight at once, per process. At least 1.")
 
@@ -345,6 +348,7 @@ class MInTRLConfig(GRPOConfig):
             max_concurrent_reviews=self.max_concurrent_reviews,
             no_verdict_limit=self.no_verdict_limit,
             no_verdict_window=self.no_verdict_window,
+            review_timeout_seconds=float(self.review_timeout_seconds),
         )
 
     def regression_settings(self) -> RegressionSettings:

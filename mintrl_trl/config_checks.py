@@ -68,6 +68,7 @@ RANGES = {
     "judge_temperature": AT_LEAST_0,
     "judge_max_tokens": AT_LEAST_1,
     "judge_timeout_seconds": POSITIVE,
+    "review_timeout_seconds": POSITIVE,
     "judge_max_retries": AT_LEAST_0,
     "judge_likelihood_threshold": NEGATIVE,
     "no_verdict_limit": SHARE,

@@ -376,7 +376,7 @@ class MInTRLTrainer(GRPOTrainer):
         return totals.means()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """TRL's evaluation; rollouts are the policy's own, and two evaluations draw the same noise."""
+        """TRL's evaluation; rollouts are the policy's own, and two evaluations at one update draw the same noise."""
         self._eval_rows_started = 0
         return super().evaluate(*args, **kwargs)
 

@@ -1,5 +1,6 @@
 """What the judge says is checked: corrections are cut, useless answers are tolerated and counted, some stop the run."""
 
+import asyncio
 import logging
 
 import pytest
@@ -88,6 +89,23 @@ def test_a_useless_review_keeps_the_chunk_and_says_why(loop, answer, reason, ove
     first, second = rollout.reviews
     assert (first.decision, first.reason, first.step, first.kept_tokens) == (Decision.NO_VERDICT, reason, None, 4)
     assert second.decision is Decision.KEEP
+
+
+@pytest.mark.parametrize("hangs_in", ["review", "intervene"])
+def test_a_judge_that_hangs_is_no_verdict_after_the_time_limit(loop, hangs_in):
+    class Hanging(ScriptedJudge):
+        async def review(self, *args, **kwargs):
+            if hangs_in == "review":
+                await asyncio.sleep(60)
+            return await super().review(*args, **kwargs)
+
+        async def intervene(self, *args, **kwargs):
+            await asyncio.sleep(60)
+
+    judge = Hanging([Revise(0), Revise(4)])  # the first step of each chunk
+    rollout = sample(loop, counting(), judge, review_timeout_seconds=0.02)[0]
+    assert rollout.ids == tuple(range(100, 112))
+    assert [review.reason for review in rollout.reviews] == ["timeout", "timeout"]
 
 
 def test_an_accepted_step_cannot_be_rejected(loop):

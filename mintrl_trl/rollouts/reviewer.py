@@ -43,6 +43,8 @@ class Reviewer:
         max_concurrent (`int`): Calls in flight at most.
         no_verdict_limit (`float`): Share of reviews without verdict, in [0, 1], above which the run stops.
         no_verdict_window (`int`): Over how many of the last reviews.
+        timeout_seconds (`float`, *optional*, defaults to 600.0): One call at most, retries included; then there is no
+            verdict (`timeout`), so a judge that hangs cannot stop the run without a word.
     """
 
     def __init__(
@@ -53,10 +55,11 @@ class Reviewer:
         max_concurrent: int,
         no_verdict_limit: float,
         no_verdict_window: int,
+        timeout_seconds: float = 600.0,
     ):
         self._judge, self._vocabulary = judge, vocabulary
         self._slots = asyncio.Semaphore(max_concurrent)
-        self._limit = no_verdict_limit
+        self._limit, self._timeout_seconds = no_verdict_limit, timeout_seconds
         self._window: deque[str | None] = deque(maxlen=no_verdict_window)  # reason of each review; None: a verdict
         self._failures = 0  # reasons in the window
         self._logged: set[str] = set()
@@ -108,13 +111,14 @@ class Reviewer:
 
     async def _ask(self, call: Callable[[], Awaitable], check: Callable[[Any], Usable]) -> Answer:
         """Call the judge and check what it returns; everything that may be tolerated becomes a `NoVerdict`."""
-        started = time.perf_counter()
+        started, limit = time.perf_counter(), None
         try:
             async with self._slots:
                 awaitable = call()
                 if not inspect.isawaitable(awaitable):
                     raise JudgeError("the judge's `review` and `intervene` must be coroutine functions (`async def`)")
-                value = check(await awaitable)
+                async with asyncio.timeout(self._timeout_seconds) as limit:
+                    value = check(await awaitable)
         except (JudgeError, FailureLimitError):
             raise
         except asyncio.CancelledError:
@@ -122,7 +126,10 @@ class Reviewer:
         except NoVerdict as failure:
             value = failure
         except Exception as error:
-            value = NoVerdict(_WORD_BORDER.sub("_", type(error).__name__).lower(), str(error))
+            if limit is not None and limit.expired():
+                value = NoVerdict("timeout", f"the judge took more than {self._timeout_seconds:g} s")
+            else:
+                value = NoVerdict(_WORD_BORDER.sub("_", type(error).__name__).lower(), str(error))
             value.__cause__ = error
         if asyncio.current_task().cancelling():
             raise asyncio.CancelledError  # even where the judge swallowed it

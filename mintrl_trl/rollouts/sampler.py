@@ -44,6 +44,8 @@ class SamplerSettings:
         no_verdict_limit (`float`, *optional*, defaults to 0.2): Share of reviews without verdict, in [0, 1], above
             which the run stops.
         no_verdict_window (`int`, *optional*, defaults to 200): Over how many of the last reviews.
+        review_timeout_seconds (`float`, *optional*, defaults to 600.0): One review or correction at most; then there is
+            no verdict.
 
     Raises:
         ConfigError: A number is out of its range.
@@ -56,11 +58,15 @@ class SamplerSettings:
     max_concurrent_reviews: int = 64
     no_verdict_limit: float = 0.2
     no_verdict_window: int = 200
+    review_timeout_seconds: float = 600.0
 
     def __post_init__(self):
         for field in ("max_concurrent_rollouts", "max_concurrent_reviews", "no_verdict_window"):
             if getattr(self, field) < 1:
                 raise ConfigError(field, getattr(self, field), "1 or more", f"set {field}=1 or higher")
+        if not self.review_timeout_seconds > 0:
+            allowed = "a number of seconds above 0"
+            raise ConfigError("review_timeout_seconds", self.review_timeout_seconds, allowed, "use the default 600")
         if not 0.0 <= self.no_verdict_limit <= 1.0:
             raise ConfigError("no_verdict_limit", self.no_verdict_limit, "a share, 0 to 1", "use the default 0.2")
 
@@ -108,6 +114,7 @@ class InterventionSampler:
             max_concurrent=settings.max_concurrent_reviews,
             no_verdict_limit=settings.no_verdict_limit,
             no_verdict_window=settings.no_verdict_window,
+            timeout_seconds=settings.review_timeout_seconds,
         )
         self._pool = RolloutPool(
             self._rollout,
