@@ -19,6 +19,7 @@ setup: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt constraints-cpu.txt
 	@test -n "$(PYTHON)" || { echo "mintrl_trl needs Python 3.11 or newer with the venv module: make setup PYTHON=..."; exit 1; }
+	@echo "Installing into .venv: a few minutes, 1 to 2 GB."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[test]'

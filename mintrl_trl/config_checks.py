@@ -169,8 +169,7 @@ def check_keys(mapping: Mapping[str, Any], *config_classes: type) -> None:
             near = difflib.get_close_matches(str(key), sorted(owners), 1, 0.6)
             fix = f"did you mean `{near[0]}`; if not, remove `{key}`" if near else f"remove `{key}`"
             secret = re.search(r"key|token$|secret|password", str(key), re.IGNORECASE)
-            names = " or ".join(owner.__name__ for owner in config_classes)
-            raise ConfigError(str(key), HIDDEN if secret else value, f"the name of a setting of {names}", fix)
+            raise ConfigError(str(key), HIDDEN if secret else value, "the name of a setting (--help lists them)", fix)
         kind, optional = _plain_fields(owners[key]).get(key, (str, True))
         if kind is str or (value is None and optional):
             continue

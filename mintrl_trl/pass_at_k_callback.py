@@ -3,6 +3,7 @@
 It asks the trainer's own generator, never the judge, and writes scores into the run folder. It changes no weight.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from .recipe import RecipeArguments
     from .tasks import Task
     from .trainer import MInTRLTrainer
+
+logger = logging.getLogger(__name__)
 
 
 class PassAtKCallback(TrainerCallback):
@@ -79,4 +82,14 @@ class PassAtKCallback(TrainerCallback):
                 watch=lambda sampler: LiveProgress(sampler.progress, label, enabled=show),
             )
         self.results[update] = result
+        logger.info("%s: %s", label, self._scores(result))
         trainer.run_folder.append_metrics(update, result.metrics(ks=sorted({1, self.samples})))
+
+    def _scores(self, result: EvalResult) -> str:
+        """Pass@1 and Pass@k of each subset, in words."""
+        return ", ".join(
+            " ".join(
+                [subset or "all", *(f"pass@{k} {result.pass_at(k, subset):.1%}" for k in sorted({1, self.samples}))]
+            )
+            for subset in result.subsets or (None,)
+        )

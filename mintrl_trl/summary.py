@@ -66,15 +66,27 @@ def print_summary(
         console.print(_result_line(results), markup=False, soft_wrap=True)
 
 
+def interruption(output_dir: str | Path) -> str:
+    """What to say after an interrupt: where the files are, and how to go on."""
+    folder = Path(output_dir)
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    if checkpoints:
+        return f"Interrupted. The run is in {folder}; go on with --resume_from_checkpoint {checkpoints[-1]}"
+    return (
+        f"Interrupted. Metrics and rollouts are in {folder}; no checkpoint was saved, so the run begins anew next time."
+    )
+
+
 def corrected_rollout(folder: RunFolder) -> RolloutRecord | None:
-    """The rollout to show: the first of the run that was corrected and rewarded, else the first corrected one."""
-    first = None
+    """The rollout to show: the first of the run that was corrected and rewarded, else the least corrected one."""
+    least = None
     for record in folder.rollouts():
         if any(review.review.intervened for review in record.reviews):
             if record.reward is not None and record.reward > 0:
                 return record
-            first = first or record
-    return first
+            if least is None or record.off_policy_share < least.off_policy_share:
+                least = record
+    return least
 
 
 def _scores(results: Mapping[int, EvalResult]) -> Table:
@@ -82,11 +94,12 @@ def _scores(results: Mapping[int, EvalResult]) -> Table:
     k = _largest_k(results)
     table = Table(title="the policy alone, without any judge")
     table.add_column("problems")
-    for update in updates:
-        for name in dict.fromkeys((f"pass@1 after {update}", f"pass@{k} after {update}")):
-            table.add_column(name, justify="right")
+    for n in sorted({1, k}):
+        for update in updates:
+            when = "before" if update == 0 else f"after {update} updates"
+            table.add_column(f"pass@{n}\n{when}", justify="right")
     for subset in (*results[updates[0]].subsets, None):
-        cells = [f"{results[u].pass_at(n, subset):.1%}" for u in updates for n in dict.fromkeys((1, k))]
+        cells = [f"{results[u].pass_at(n, subset):.1%}" for n in sorted({1, k}) for u in updates]
         table.add_row(subset or "all", *cells)
     return table
 

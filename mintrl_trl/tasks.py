@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -58,11 +59,18 @@ def build_task(recipe: Recipe) -> Task:
     if model is None:
         fix = "set `model_name_or_path: Qwen/Qwen3-1.7B`, or a folder"
         raise ConfigError("model_name_or_path", None, "a hub id or a folder", fix)
+    if model.startswith("models/") and not Path(model).is_dir():  # where scripts/get_smollm2.py puts what it makes
+        fix = "run `python scripts/get_smollm2.py` first, or set `model_name_or_path` to a hub id"
+        raise ConfigError("model_name_or_path", model, "a folder that exists, or a hub id", fix)
     if args.judge == "exact":
         raise ConfigError("judge", "exact", f"llm or self for `task: {arguments.task}`", "set `judge: self`")
-    rows = load_rows(
-        arguments.dataset, task=arguments.task, split=arguments.dataset_split, limit=arguments.dataset_limit
-    )
+    try:
+        rows = load_rows(
+            arguments.dataset, task=arguments.task, split=arguments.dataset_split, limit=arguments.dataset_limit
+        )
+    except ConfigError as error:  # in the words of the recipe
+        name = {"source": "dataset", "split": "dataset_split"}.get(error.field, error.field)
+        raise ConfigError(name, error.value, error.allowed, error.fix) from error
     if arguments.task == "math":
         require_golds(rows)
         return Task(model, to_dataset(rows), math_reward)

@@ -178,7 +178,7 @@ class MInTRLTrainer(GRPOTrainer):
         if self.run_folder is not None and not resume_from_checkpoint:
             older = self.run_folder.set_aside_older_run()
             if older is not None:
-                logger.warning("The files of the run that was here before are in %s now.", older)
+                logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
         trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
         self._window_totals = Totals()
         return super().train(resume_from_checkpoint, **kwargs)

@@ -7,6 +7,7 @@ fails there first, with a readable name.
 Letters: N rollouts of all processes, B of this process, P prompt and C completion columns, G group size.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ from .rollouts.rollout import Author, Rollout
 from .versions import check_versions
 
 check_versions()
+
+# TRL 1.16 uses names that transformers renamed: nothing that a user can act on.
+warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*is deprecated", category=FutureWarning)
 
 # Our keys in TRL's batch dict. All are tensors with B as first dimension: TRL shuffles and splits the dict's tensors
 # together, so whatever must follow a row has to be one of them. The first one marks a regression batch.

@@ -8,7 +8,6 @@ A recipe is a YAML file of settings; flags on the command line win. All settings
 
 import logging
 import sys
-import warnings
 from pathlib import Path
 
 import transformers
@@ -30,7 +29,7 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
 
     from mintrl_trl import MInTRLTrainer
     from mintrl_trl.pass_at_k_callback import PassAtKCallback
-    from mintrl_trl.summary import Stopwatch, print_summary
+    from mintrl_trl.summary import Stopwatch, interruption, print_summary
     from mintrl_trl.tasks import build_task
 
     # Rows, reward and judge
@@ -52,8 +51,12 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
         trainer.run_folder.recipe = recipe.description()
 
     # Train
-    with Stopwatch() as stopwatch:
-        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    try:
+        with Stopwatch() as stopwatch:
+            trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    except KeyboardInterrupt:
+        trainer.close()
+        sys.exit(interruption(args.output_dir))
     trainer.save_model(args.output_dir)
     trainer.close()
 
@@ -67,8 +70,6 @@ def run(default: Path = QUICKSTART, task: str = "math") -> None:
     logging.basicConfig(format="%(message)s")
     logging.getLogger("mintrl_trl").setLevel(logging.INFO)
     transformers.logging.disable_progress_bar()
-    # TRL 1.16 uses names that transformers renamed; nothing a user can act on.
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated", category=FutureWarning)
     try:
         main(default, task)
     except MInTRLError as error:

@@ -40,10 +40,19 @@ def callback(intervention_updates=90, width=40):
     return ConsoleCallback(intervention_updates, console), stream
 
 
+def make_updates(shown, clock, updates, seconds):
+    """Updates of so many seconds each, with evaluations of a minute between them."""
+    shown.on_train_begin(None, TrainerState(), TrainerControl())
+    for _ in range(updates):
+        clock.now += 60
+        shown.on_step_begin(None, TrainerState(), TrainerControl())
+        clock.now += seconds
+        shown.on_step_end(None, TrainerState(), TrainerControl())
+
+
 def test_the_whole_line(clock):
     shown, _ = callback()
-    shown.on_train_begin(None, TrainerState(global_step=0), TrainerControl())
-    clock.now += 30
+    make_updates(shown, clock, 20, 1.5)
     assert shown.line(FULL, 20, 150) == (
         "update  20/150 interventions · reward 0.44 · intervened 1.00 · rescued 50% · off-policy 2.0% · revised 27% · "
         "no verdict 0% · entropy 0.02 · grad norm 0.31 · 1.50 s/update, 3:15 left"
@@ -72,9 +81,8 @@ def test_entropy_is_trls_in_the_second_phase_and_shown_once():
 
 def test_time_is_counted_from_where_a_resumed_run_starts(clock):
     shown, _ = callback()
-    shown.on_train_begin(None, TrainerState(global_step=40), TrainerControl())
     assert "s/update" not in shown.line({}, 40, 50)
-    clock.now += 8
+    make_updates(shown, clock, 4, 2.0)
     assert shown.line({}, 44, 50).endswith("2.00 s/update, 0:12 left")
 
 
@@ -84,8 +92,7 @@ def test_time_is_counted_from_where_a_resumed_run_starts(clock):
 )
 def test_clock(clock, seconds, text):
     shown, _ = callback()
-    shown.on_train_begin(None, TrainerState(global_step=0), TrainerControl())
-    clock.now += seconds
+    make_updates(shown, clock, 1, seconds)
     assert shown.line({}, 1, 2).endswith(f"{text} left")
 
 

@@ -87,7 +87,8 @@ def test_the_likeliest_reply_is_the_verdict(scores, verdict):
 
 def test_a_bias_moves_the_verdict_and_the_reason_says_by_how_much_it_won():
     scores = {(90,): (-2.0,), (91, 2): (-1.0,)}
-    assert review(LocalJudge(ScriptedBase(scores), Renderer()), 2) == Revise(2, "+1.00 nats against keep")
+    revise = Revise(2, "this reply is 1.00 nats likelier than keep")
+    assert review(LocalJudge(ScriptedBase(scores), Renderer()), 2) == revise
     assert review(LocalJudge(ScriptedBase(scores), Renderer(), keep_bias=1.5), 2) == KEEP
 
 

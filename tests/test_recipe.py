@@ -153,8 +153,8 @@ def test_help_lists_every_kind_of_setting(capsys):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("correction_tokns: 64", "`correction_tokns` is 64. Allowed: the name of a setting of RecipeArguments or "
-         "MInTRLConfig or PolicyArguments. Fix: did you mean `correction_tokens`"),
+        ("correction_tokns: 64", "`correction_tokns` is 64. Allowed: the name of a setting (--help lists them). "
+         "Fix: did you mean `correction_tokens`"),
         ("evaluate_every: 5", "did you mean `eval_every`"),
         ("lora_alfa: 8", "did you mean `lora_alpha`"),
         ("env: {HF_TOKEN: x}", "`env` is {'HF_TOKEN': 'x'}. Allowed: the name of a setting"),
@@ -187,8 +187,8 @@ def test_a_wrong_line_is_refused_in_one_message(tmp_path, line, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--max_step", "3"], "`max_step` is '3'. Allowed: the name of a setting of RecipeArguments or MInTRLConfig or "
-         "PolicyArguments. Fix: did you mean `max_steps`"),
+        (["--max_step", "3"], "`max_step` is '3'. Allowed: the name of a setting (--help lists them). "
+         "Fix: did you mean `max_steps`"),
         (["--max-step=3"], "did you mean `max_steps`"),
         (["--no_overlap_review"], "did you mean `overlap_reviews`"),
         (["--judge_api_key", "sk-123"], "`judge_api_key` is '<hidden>'"),

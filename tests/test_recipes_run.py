@@ -74,8 +74,8 @@ def test_a_mistake_is_one_line_on_standard_error(tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
-        "ConfigError: `max_step` is '3'. Allowed: the name of a setting of RecipeArguments or MInTRLConfig or "
-        "PolicyArguments. Fix: did you mean `max_steps`; if not, remove `max_step`.\n"
+        "ConfigError: `max_step` is '3'. Allowed: the name of a setting (--help lists them). "
+        "Fix: did you mean `max_steps`; if not, remove `max_step`.\n"
     )
     assert not list(tmp_path.iterdir())
 

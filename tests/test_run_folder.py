@@ -208,15 +208,19 @@ def test_callback_writes_what_a_trainer_logs(tmp_path):
         assert (folder / "versions.json").exists()
 
 
-def test_a_new_run_sets_the_files_of_an_older_one_aside(tmp_path):
+def test_a_new_run_sets_an_older_one_aside_with_its_model(tmp_path):
     folder = RunFolder(tmp_path, recipe={"task": "chains"})
+    (tmp_path / "notes.txt").write_text("mine")
     assert folder.set_aside_older_run() is None
     for run in (1, 2):
         folder.write_recipe(folder.recipe)
         folder.append_metrics(1, {"run": run})
-        (tmp_path / "config.json").write_text("a model's")
+        (tmp_path / "model.safetensors").write_text(f"of run {run}")
+        (tmp_path / f"checkpoint-{run}").mkdir()
         assert folder.set_aside_older_run() == tmp_path / f"previous-{run}"
-        assert list(folder.metrics()) == []
-        assert lines(tmp_path / f"previous-{run}" / "metrics.jsonl") == [{"update": 1, "run": run}]
-        assert json.loads((tmp_path / f"previous-{run}" / "recipe.json").read_text()) == {"task": "chains"}
-    assert (tmp_path / "config.json").exists()
+        assert not [path for path in tmp_path.iterdir() if not path.name.startswith("previous-")]
+        previous = tmp_path / f"previous-{run}"
+        assert lines(previous / "metrics.jsonl") == [{"update": 1, "run": run}]
+        assert json.loads((previous / "recipe.json").read_text()) == {"task": "chains"}
+        assert (previous / "model.safetensors").read_text() == f"of run {run}"
+        assert (previous / f"checkpoint-{run}").is_dir()

@@ -12,7 +12,7 @@ from mintrl_trl.evaluation import EvalResult
 from mintrl_trl.evaluation.sampling import ProblemResult
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Decision
-from mintrl_trl.summary import Stopwatch, corrected_rollout, print_summary
+from mintrl_trl.summary import Stopwatch, corrected_rollout, interruption, print_summary
 from tests.samples import corrected_record
 
 
@@ -113,12 +113,19 @@ def test_the_table_has_a_row_for_each_subset_and_the_whole(folder):
     rows = [re.split(r"\s*│\s*", line.strip("│ ")) for line in lines if line.startswith("│")]
     assert rows == [
         ["easy", "100.0%", "100.0%", "100.0%", "100.0%"],
-        ["hard", "0.8%", "12.5%", "50.0%", "100.0%"],
-        ["all", "50.4%", "56.2%", "75.0%", "100.0%"],
+        ["hard", "0.8%", "50.0%", "12.5%", "100.0%"],
+        ["all", "50.4%", "75.0%", "56.2%", "100.0%"],
     ]
-    (header,) = [line for line in lines if "problems" in line]
-    titles = ["problems", "pass@1 after 0", "pass@16 after 0", "pass@1 after 150", "pass@16 after 150"]
-    assert [title.strip() for title in header.strip("┃ ").split("┃")] == titles
+    header = [[title.strip() for title in line.strip("┃ ").split("┃")] for line in lines if line.startswith("┃")]
+    assert header[0][-4:] == ["pass@1", "pass@1", "pass@16", "pass@16"]
+    assert header[1][-4:] == ["before", "after 150 updates", "before", "after 150 updates"]
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    assert "no checkpoint was saved" in interruption(tmp_path)
+    for update in (50, 100):
+        (tmp_path / f"checkpoint-{update}").mkdir()
+    assert interruption(tmp_path).endswith(f"--resume_from_checkpoint {tmp_path / 'checkpoint-100'}")
 
 
 def test_colours_need_no_marks(folder):

@@ -33,7 +33,7 @@ def chains(*, model=None, settings=None, **arguments) -> Recipe:
     return Recipe(RecipeArguments(**{"task": "chains"} | arguments), config, PolicyArguments(model_name_or_path=model))
 
 
-def from_file(path, *, model="models/any", task="math", settings=None, **arguments) -> Recipe:
+def from_file(path, *, model="any/model", task="math", settings=None, **arguments) -> Recipe:
     config = MInTRLConfig("runs/x", **SETTINGS | {"judge": "self"} | (settings or {}))
     arguments = RecipeArguments(task=task, dataset=str(path), **arguments)
     return Recipe(arguments, config, PolicyArguments(model_name_or_path=model))
@@ -160,7 +160,7 @@ def test_settings_that_do_not_go_with_chains(recipe, message):
 def test_math_rows_from_a_file(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", MATH, {"problem": "What is 2+2?", "answer": "4"}, MATH | {"id": "third"})
     task = build_task(from_file(path))
-    assert (task.model, task.reward, task.judge) == ("models/any", math_reward, None)
+    assert (task.model, task.reward, task.judge) == ("any/model", math_reward, None)
     assert (task.evaluation, task.subset({})) == ((), None)
     assert task.rows["id"][:] == ["rows/1", "rows/2", "third"]
     assert task.rows["answer"][:] == ["2", "4", "2"]
@@ -210,6 +210,12 @@ def test_settings_that_do_not_go_with_a_file(tmp_path, arguments, message):
     with pytest.raises(ConfigError) as caught:
         build_task(from_file(write_rows(tmp_path / "rows.jsonl", MATH), **arguments))
     assert message in str(caught.value)
+
+
+def test_a_model_that_was_not_made_yet_says_how_to_make_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"models/SmolLM2.*get_smollm2\.py"):
+        build_task(from_file(write_rows(tmp_path / "rows.jsonl", MATH), model="models/SmolLM2-135M-Instruct"))
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -163,7 +163,7 @@ class LocalJudge(_SelfJudge):
         step = choices[chosen]
         if step is None:
             return KEEP
-        return Revise(step, f"{totals[chosen] - totals[0]:+.2f} nats against keep")
+        return Revise(step, f"this reply is {totals[chosen] - totals[0]:.2f} nats likelier than keep")
 
     async def intervene(
         self, problem: Problem, accepted: str, verdict: Revise, max_tokens: int, *, seed: int

@@ -33,12 +33,22 @@ class ConsoleCallback(TrainerCallback):
     def __init__(self, intervention_updates: int, console: Console | None = None):
         self.intervention_updates = intervention_updates
         self.console = console if console is not None else Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._started = (0.0, 0)  # seconds, update
+        self._begun = 0.0
+        self._seconds, self._updates = 0.0, 0  # of the updates alone: evaluations and checkpoints do not count
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._started = (time.monotonic(), state.global_step)
+        self._seconds, self._updates = 0.0, 0
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._begun = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._seconds += time.monotonic() - self._begun
+        self._updates += 1
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
@@ -56,9 +66,8 @@ class ConsoleCallback(TrainerCallback):
             if value is not None and label not in shown:
                 shown.add(label)
                 parts.append(f"{label} {form.format(value)}")
-        seconds, first = self._started
-        if update > first:
-            each = (time.monotonic() - seconds) / (update - first)
+        if self._updates:
+            each = self._seconds / self._updates
             parts.append(f"{each:.2f} s/update, {_clock(each * (updates - update))} left")
         return " · ".join(parts)
 

@@ -8,9 +8,9 @@
 
 Invariant: nothing that was written is changed. JSON lines are appended whole and flushed; a line that a crash tore
 stays as it is, the next one starts on a line of its own, and readers skip what does not parse. A resumed run with
-other settings gets a `settings-2.json` beside the first; a new run first moves the files of an older one into a folder
-`previous-1`, `previous-2`, ... Only one process of a run writes. No file has a name that a saved model uses
-(`config.json`), so a model may be saved into the same folder.
+other settings gets a `settings-2.json` beside the first; a new run first moves an older one, model and checkpoints too,
+into a folder `previous-1`, `previous-2`, ... Only one process of a run writes. No file has a name that a saved model
+uses (`config.json`), so a model may be saved into the same folder.
 """
 
 import dataclasses
@@ -30,13 +30,15 @@ from typing import Any, BinaryIO
 
 from .records import RolloutRecord
 
+_CHECKPOINT = "checkpoint-"  # how transformers begins the names of its checkpoint folders
+
 logger = logging.getLogger(__name__)
 
 HIDDEN = "<hidden>"
 _SECRET_NAME = re.compile(r"(^|[_-])(api[_-]?key|token|password|passwd|secret|authorization|credentials?)$")
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bBearer\s+\S+|\b(hf_|sk-)[A-Za-z0-9_-]{8,}")
-_FILES = ("recipe*.json", "settings*.json", "versions*.json", "metrics.jsonl", "rollouts.jsonl", "*.png")
+_MARKS = ("settings.json", "metrics.jsonl", "rollouts.jsonl")  # a folder with one of these holds a run
 _PACKAGES = ("mintrl_trl", "torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "openai")
 
 
@@ -68,21 +70,21 @@ class RunFolder:
         return self._write_once("recipe", jsonable(recipe))
 
     def set_aside_older_run(self) -> Path | None:
-        """Move the files of a run that was written here before into a folder of their own, before a new one begins.
+        """Move a run that was written here before into a folder of its own, before a new one begins.
 
-        Checkpoints and saved models stay where they are.
+        All its files go, the saved model among them, and its checkpoints, so that nothing here is of two runs.
 
         Returns:
-            `Path`: The folder they are in now; `None` where there were none.
+            `Path`: The folder it is in now; `None` where there was none.
         """
-        files = sorted(path for pattern in _FILES for path in self.path.glob(pattern))
-        if not files:
+        if not any((self.path / mark).exists() for mark in _MARKS):
             return None
         number = 1
         while (folder := self.path / f"previous-{number}").exists():
             number += 1
+        older = [path for path in self.path.iterdir() if path.is_file() or path.name.startswith(_CHECKPOINT)]
         folder.mkdir()
-        for path in files:
+        for path in older:
             path.rename(folder / path.name)
         return folder
 
