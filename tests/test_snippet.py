@@ -36,7 +36,8 @@ pytestmark = [
 ]
 
 SNIPPETS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL)
-(TRAINING,) = (snippet for snippet in SNIPPETS if "trainer.train()" in snippet)
+(TRAINING,) = (snippet for snippet in SNIPPETS if "use_vllm=True" in snippet)
+(IN_PROCESS,) = (snippet for snippet in SNIPPETS if "ChainsJudge(world)" in snippet)
 (OWN_JUDGE,) = (snippet for snippet in SNIPPETS if "class UnitJudge" in snippet)
 
 TOKENIZER = qwen_tokenizer()
@@ -274,3 +275,16 @@ def test_a_judge_of_ones_own(tmp_path):
             assert [review.decision for review in reviews] == [Decision.REVISE, Decision.KEEP]
             assert reviews[0].reason == "units differ"
         assert record.reward == float(record.role is Role.INTERVENED)
+
+
+def test_training_in_process_on_the_small_world(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = IN_PROCESS.replace("max_steps=10, intervention_updates=10", "max_steps=1, intervention_updates=1")
+    names = {}
+    exec(text, names)
+    folder = RunFolder("runs/small_world")
+    records = list(folder.rollouts())
+    assert len(records) == 128
+    assert any(review.review.intervened for record in records for review in record.reviews)
+    assert (folder.path / "model.safetensors").exists()
+    assert names["trainer"].policy.generator.idle
