@@ -11,6 +11,7 @@ token travels as a tensor of the same dict, so that TRL's shuffle and split cann
 import logging
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -266,11 +267,12 @@ class MInTRLTrainer(GRPOTrainer):
         batch.reward_reasons = trl_seams.pending_reward_reasons(self, len(prompts))
         unscored = torch.isnan(batch.rewards).float().mean().item()
         if batch.training and unscored > self.args.unscored_limit:
+            reasons = Counter(reason for reason in batch.reward_reasons if reason is not None).most_common(3)
+            named = ", ".join(f"{reason} {number}" for reason, number in reasons) or "none given"
             raise FailureLimitError(
                 f"{unscored:.0%} of the rollouts of update {batch.update + 1} got no reward; `unscored_limit` is "
-                f"{self.args.unscored_limit:.0%}. Check the reward functions (the column `why` in "
-                f"{self.args.output_dir}/rollouts.jsonl helps), then continue from the last checkpoint or raise the "
-                "limit."
+                f"{self.args.unscored_limit:.0%}. Reasons of this process's rollouts: {named}. Mend the reward function "
+                "or its data, then continue from the last checkpoint, or raise the limit."
             )
         return rewards_per_func
 
