@@ -271,7 +271,7 @@ class MInTRLTrainer(GRPOTrainer):
             named = ", ".join(f"{reason} {number}" for reason, number in reasons) or "none given"
             raise FailureLimitError(
                 f"{unscored:.0%} of the rollouts of update {batch.update + 1} got no reward; `unscored_limit` is "
-                f"{self.args.unscored_limit:.0%}. Reasons of this process's rollouts: {named}. Mend the reward function "
+                f"{self.args.unscored_limit:.0%}. Reasons on this process: {named}. Mend the reward function "
                 "or its data, then continue from the last checkpoint, or raise the limit."
             )
         return rewards_per_func
