@@ -24,16 +24,16 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
     recipe = parse_recipe(default=default, task=task)
     args = recipe.config
 
-    # Imported once the settings are right: a mistake in them is answered a good second sooner
+    # Rows, reward and judge. Each part is imported when what comes before is right: a mistake is answered sooner
+    from mintrl_trl.tasks import build_task
+
+    task = build_task(recipe)
+
     from trl import get_peft_config, get_quantization_config
 
     from mintrl_trl import MInTRLTrainer
     from mintrl_trl.pass_at_k_callback import PassAtKCallback
     from mintrl_trl.summary import Stopwatch, interruption, print_summary
-    from mintrl_trl.tasks import build_task
-
-    # Rows, reward and judge
-    task = build_task(recipe)
 
     # Trainer
     trainer = MInTRLTrainer(
