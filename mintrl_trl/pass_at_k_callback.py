@@ -3,9 +3,10 @@
 It asks the trainer's own generator, never the judge, and writes scores into the run folder. It changes no weight.
 """
 
-import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .evaluation import EvalProblem, EvalResult, evaluate_policy
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from .recipe import RecipeArguments
     from .tasks import Task
     from .trainer import MInTRLTrainer
-
-logger = logging.getLogger(__name__)
 
 
 class PassAtKCallback(TrainerCallback):
@@ -33,6 +32,7 @@ class PassAtKCallback(TrainerCallback):
 
     def __init__(self, trainer: "MInTRLTrainer", task: "Task", arguments: "RecipeArguments"):
         self.trainer, self.reward = trainer, task.reward
+        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self.samples, self.every = arguments.eval_samples, arguments.eval_every
         self.problems = [
             EvalProblem.from_row(
@@ -82,7 +82,7 @@ class PassAtKCallback(TrainerCallback):
                 watch=lambda sampler: LiveProgress(sampler.progress, label, enabled=show),
             )
         self.results[update] = result
-        logger.info("%s: %s", label, self._scores(result))
+        self.console.print(f"{label}: {self._scores(result)}", markup=False)
         trainer.run_folder.append_metrics(update, result.metrics(ks=sorted({1, self.samples})))
 
     def _scores(self, result: EvalResult) -> str:
