@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .generation.vllm import VLLMGenerator
     from .judges.llm import ChatReply, LLMJudge
     from .judges.local import LikelihoodJudge, LocalJudge
+    from .judges.public_tests import PublicTestsJudge
     from .rewards.code import code_reward
     from .rewards.math import math_reward
     from .trainer import MInTRLTrainer
@@ -68,6 +69,7 @@ __all__ = [
     "NumericsError",
     "PolicyGenerator",
     "Problem",
+    "PublicTestsJudge",
     "Revise",
     "RewardError",
     "Role",
@@ -94,6 +96,7 @@ _ON_FIRST_USE = {
     "LocalJudge": "judges.local",
     "MInTRLConfig": "config",
     "MInTRLTrainer": "trainer",
+    "PublicTestsJudge": "judges.public_tests",
     "VLLMGenerator": "generation.vllm",
     "code_reward": "rewards.code",
     "math_reward": "rewards.math",

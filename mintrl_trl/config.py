@@ -160,7 +160,8 @@ class MInTRLConfig(GRPOConfig):
     judge: str | None = _setting(
         None,
         "'llm' (an OpenAI-compatible endpoint), 'self' (the frozen initial policy with privileged context) or 'exact' "
-        "(the rules of the small synthetic world). Unset: the object passed to the trainer, or 'llm' with a URL.",
+        "(a program: the rules of the small world, or the public examples of a programming task). Unset: the object "
+        "passed to the trainer, or 'llm' with a URL.",
     )
     judge_model: str | None = _setting(None, "Name of the judge model on its server. Unset: the one it serves.")
     judge_base_url: str | None = _setting(

@@ -18,6 +18,7 @@ from .data.sources import load_rows, to_dataset
 from .errors import ConfigError
 from .judges.exact import ChainsJudge
 from .judges.local import LikelihoodJudge
+from .judges.public_tests import PublicTestsJudge
 from .recipe import Recipe, RecipeArguments
 from .rewards import code as code_rewards
 from .rewards.math import math_reward, require_golds
@@ -62,7 +63,7 @@ def build_task(recipe: Recipe) -> Task:
     if model.startswith("models/") and not Path(model).is_dir():  # where scripts/get_smollm2.py puts what it makes
         fix = "run `python scripts/get_smollm2.py` first, or set `model_name_or_path` to a hub id"
         raise ConfigError("model_name_or_path", model, "a folder that exists, or a hub id", fix)
-    if args.judge == "exact":
+    if args.judge == "exact" and arguments.task != "code":
         raise ConfigError("judge", "exact", f"llm or self for `task: {arguments.task}`", "set `judge: self`")
     try:
         rows = load_rows(
@@ -75,7 +76,8 @@ def build_task(recipe: Recipe) -> Task:
         require_golds(rows)
         return Task(model, to_dataset(rows), math_reward)
     code_rewards.start()  # a machine that cannot run programs is found out before a model loads
-    return Task(model, to_dataset(rows), code_rewards.code_reward)
+    judge = PublicTestsJudge(rows) if args.judge == "exact" and args.needs_judge else None
+    return Task(model, to_dataset(rows), code_rewards.code_reward, judge)
 
 
 def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -> Task:

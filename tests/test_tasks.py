@@ -10,6 +10,7 @@ from mintrl_trl import ConfigError, DataError, MInTRLConfig, Problem, Revise, To
 from mintrl_trl.data.chains import World, base_model_path, chains_reward, encode
 from mintrl_trl.judges.exact import ChainsJudge
 from mintrl_trl.judges.local import LikelihoodJudge
+from mintrl_trl.judges.public_tests import PublicTestsJudge
 from mintrl_trl.recipe import PolicyArguments, Recipe, RecipeArguments
 from mintrl_trl.rewards.math import math_reward
 from mintrl_trl.rollouts.loop import BackgroundLoop
@@ -187,9 +188,20 @@ def test_code_rows_from_a_file(tmp_path):
     tests = [{"type": "assert", "code": "assert double(2) == 4"}]
     row = {"prompt": "Double a number.", "entry_point": "double", "compare": "assert", "tests": tests}
     task = build_task(from_file(write_rows(tmp_path / "rows.jsonl", row), task="code"))
-    assert task.reward.__name__ == "code_reward"
+    assert (task.reward.__name__, task.judge) == ("code_reward", None)
     assert task.rows["entry_point"][:] == ["double"]
     assert task.rows[0]["tests"][0]["code"] == tests[0]["code"]
+
+
+def test_the_exact_judge_of_code_knows_the_public_examples(tmp_path):
+    tests = [{"type": "assert", "code": f"assert double({n}) == {2 * n}"} for n in (2, 3)]
+    row = {"prompt": "Double a number.", "entry_point": "double", "compare": "assert", "tests": tests}
+    path = write_rows(tmp_path / "rows.jsonl", row)
+    task = build_task(from_file(path, task="code", settings={"judge": "exact"}))
+    assert isinstance(task.judge, PublicTestsJudge)
+    assert task.judge.has_example(task.rows[0]["question"])
+    without = {"judge": "exact", "num_intervened": 0, "intervention_updates": 0}
+    assert build_task(from_file(path, task="code", settings=without)).judge is None
 
 
 @pytest.mark.parametrize(
