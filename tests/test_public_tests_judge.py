@@ -11,9 +11,10 @@ from mintrl_trl.judges.public_tests import PublicTestsJudge, cautious_token_coun
 from mintrl_trl.rewards.jobs import Ending, Observation, SandboxError, TestKind
 from mintrl_trl.rewards.runner import Runner
 from mintrl_trl.rollouts.doors import KEEP, Correction, Revise
-from mintrl_trl.rollouts.rollout import Problem
+from mintrl_trl.rollouts.loop import BackgroundLoop
+from mintrl_trl.rollouts.rollout import Author, Problem, Role, RolloutRequest
 
-from .doors import CorrectionCall, ScriptedJudge
+from .doors import ByteVocabulary, CorrectionCall, ScriptedGenerator, ScriptedJudge, sample
 
 QUESTION = "How many cells has the board? cells(2) == 19"  # figure 8 of the paper
 HIDDEN = {"type": "call", "args": "[3]", "expected": "37"}
@@ -329,3 +330,31 @@ def test_a_hanging_program_fails_and_blocks_nobody(runner):
     verdict, longest, seconds = asyncio.run(both())
     assert verdict == Revise(0, "cells(2) should give 19, but this way it does not come to an end")
     assert longest < 0.5 and seconds < 5
+
+
+def test_in_a_rollout_the_policy_goes_on_behind_the_correction(runner):
+    vocabulary = ByteVocabulary()
+    written = [
+        "Count.\n\n```python\ndef cells(n):\n    return n\n```\n",
+        "```python\ndef cells(n):\n    return 19\n```\n",
+    ]
+    texts: dict[int, tuple[int, tuple[int, ...]]] = {}  # by seed: where the stream began, and what it spells
+
+    def script(seed, position):
+        if seed not in texts:
+            texts[seed] = position, (*vocabulary.encode(written[len(texts)]), 256)
+        began, ids = texts[seed]
+        return ids[position - began]
+
+    judge = PublicTestsJudge([ROW], sandbox=runner, count_tokens=lambda text: len(vocabulary.encode(text)))
+    generator = ScriptedGenerator(script, end_ids=vocabulary.end_ids)
+    request = RolloutRequest(0, (1, 2, 3), Problem(QUESTION), Role.INTERVENED, 0)
+    loop = BackgroundLoop()
+    rollouts = sample(loop, generator, judge, vocabulary, [request], k=99, h=99, limit=300, overlap=False)
+    loop.close()
+    spans = [(span.author, bytes(id for id in span.ids if id < 256).decode()) for span in rollouts[0].spans]
+    assert spans == [
+        (Author.POLICY, "Count.\n\n"),
+        (Author.INTERVENTION, "Wait, check the example first: cells(2) should give 19, but this way it gives 2.\n\n"),
+        (Author.POLICY, written[1]),
+    ]
