@@ -2,7 +2,7 @@
 
 import pytest
 
-from mintrl_trl.judges.examples import public_tests, stated_tests
+from mintrl_trl.judges.examples import as_call, public_tests, stated_tests
 
 
 def call(args: str, expected: str, **more: object) -> dict:
@@ -87,6 +87,22 @@ def test_assertions_and_order():
     tests = [{"type": "assert", "code": f"assert f({n}) == '{n}'"} for n in (1, 2, 3)]
     question = 'Such as:\n```python\nassert f(3)=="3"\n```\nand assert f( 1 ) == "1".'
     assert public_tests(question, tests, "f") == [tests[0], tests[2]]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "assert f(1) != 2",
+        "assert g(1) == 2",
+        "assert f(n=1) == 2",
+        "assert f(x) == 2",
+        "assert f(1) == 2 == 2",
+        "x = 1",
+    ],
+)
+def test_other_assertions_stay(code):
+    test = {"type": "assert", "code": code}
+    assert as_call(test, "f") is test
 
 
 def test_long_hidden_tests_cost_no_search():

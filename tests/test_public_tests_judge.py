@@ -149,7 +149,7 @@ def test_the_line_that_raises_is_blamed(printed, step):
         (Observation(Ending.OUTPUT_LIMIT), "cells(2) should give 19, but this way it prints without end"),
         (Observation(Ending.MEMORY_LIMIT), "cells(2) should give 19, but this way it needs too much memory"),
         (Observation(Ending.NO_ENTRY_POINT, detail="NoEntryPoint: cells"), "the code does not define cells"),
-        (value("x" * 500), f"cells(2) should give 19, but this way it gives '{'x' * 56}..."),
+        (value("x" * 500), f"cells(2) should give 19, but this way it gives '{'x' * 36}..."),
     ],
     ids=["timeout", "exited", "output", "memory", "no-entry-point", "long"],
 )
@@ -161,13 +161,17 @@ def test_reasons_of_whole_programs_and_assertions():
     question = "Double it. Input: 2\nOutput: 4"
     row = {"question": question, "tests": [{"type": "stdin", "stdin": "2\n", "stdout": "4\n"}], "entry_point": "stdin"}
     steps = ["```python\nn = int(input())\n\n", "print(n)\n\n", "```\n"]
-    reason = r"the input '2\n' should print '4\n', but this way it prints '2\n'"
-    assert review(judge_of(value("2\n"), row=row), steps, question=question) == Revise(1, reason)
-    question = "assert cells(2)  == 19"
+    reason = "the input '2' should print '4', but this way it prints '2 3'"
+    assert review(judge_of(value("2\n3\n"), row=row), steps, question=question) == Revise(1, reason)
+    question = "assert sorted(cells(2))  == [19]"
     row = {"question": question, "tests": [{"type": "assert", "code": question}], "entry_point": "cells"}
     failed = Observation(Ending.ASSERTION)
-    reason = "assert cells(2) == 19 should hold, but this way it fails"
+    reason = "assert sorted(cells(2)) == [19] should hold, but this way it fails"
     assert review(judge_of(failed, row=row), question=question) == Revise(3, reason)
+    question = "assert cells(2)  == 19"
+    row = {"question": question, "tests": [{"type": "assert", "code": question}], "entry_point": "cells"}
+    assert review(judge_of(value(4), row=row | {"compare": "assert"}), question=question) == Revise(3, WRONG)
+    assert judge_of(value(4), row=row | {"test_setup": "import math"})._examples[question].tests[0].args is None
 
 
 @pytest.mark.parametrize(

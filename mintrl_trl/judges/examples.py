@@ -15,7 +15,8 @@ Compared are normal forms: blanks count as one and not at all beside punctuation
 `Input` and `Output` may have `Sample`, `Example` or `Expected` in front, and a number and a colon behind.
 
 Examples that the question states and the row does not test are read from sessions: `>>> name(arguments)` and on the
-next line the value, all of them literals. Questions have misprints, so such an example is to be confirmed first.
+next line the value, all of them literals. Questions have misprints, so such an example is to be confirmed first. An
+assertion that a call equals a literal can be run as that call, so that the value that came instead can be named.
 """
 
 import ast
@@ -100,6 +101,37 @@ def stated_tests(
         if not call.keywords and arguments not in known:
             found.append({"type": "call", "group": "public", "args": arguments, "expected": expected, "atol": atol})
     return found
+
+
+def as_call(test: Mapping[str, object], entry_point: str | None = None) -> Mapping[str, object]:
+    r"""A test as a call, where it asserts that a call equals a literal, so that one sees what came instead.
+
+    Args:
+        test (`Mapping`): A test of any type.
+        entry_point (`str`, *optional*): The function that is tested.
+
+    Returns:
+        `Mapping`: A test of type `call`; `test` itself where it is of another form.
+
+    Example:
+
+    ```python
+    >>> as_call({"type": "assert", "code": "assert square(3) == 9"}, "square")
+    {'type': 'call', 'args': '[3]', 'expected': '9'}
+
+    ```
+    """
+    try:
+        (assertion,) = ast.parse(test.get("code") or "").body
+        comparison = assertion.test
+        (equals,), (wanted,) = comparison.ops, comparison.comparators
+        call = comparison.left
+        arguments = repr([ast.literal_eval(argument) for argument in call.args])
+        expected = repr(ast.literal_eval(wanted))
+        fits = isinstance(equals, ast.Eq) and call.func.id == entry_point and not call.keywords
+    except (ValueError, TypeError, SyntaxError, AttributeError, MemoryError, RecursionError):
+        return test
+    return {"type": "call", "args": arguments, "expected": expected} if fits else test
 
 
 def _is_public(test: Mapping[str, object], name: str, collapsed: str, normal: str) -> bool:

@@ -33,7 +33,7 @@ from ..rewards.testcases import TestCase, check_rule, read_tests
 from ..rewards.verdicts import CodeCheck, Trial, Why
 from ..rollouts.doors import KEEP, Correction, Judge, Revise, Verdict
 from ..rollouts.rollout import Problem
-from .examples import public_tests, stated_tests
+from .examples import as_call, public_tests, stated_tests
 from .failing_line import failing_line, tracing_job
 from .reply import MAX_REASON_CHARS
 from .written_program import WrittenProgram, code_blocks, step_at, written_program
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 60.0
 STDIN = "stdin"  # entry point of rows whose tests run a whole program
-_SHOWN_CHARS = 60
+_SHOWN_CHARS = 40
 _BUT = ", but this way "
 _FINDINGS = {
     Why.TIMEOUT: "it does not come to an end",
@@ -51,7 +51,7 @@ _FINDINGS = {
     Why.MEMORY_LIMIT: "it needs too much memory",
 }
 _SYNTAX_PLACE = re.compile(r"^SyntaxError: | \([\w.]+, line \d+\)$")
-_TOKEN_LIKE = re.compile(r" ?([A-Za-z]+)|.", re.DOTALL)
+_TOKEN_LIKE = re.compile(r" ?([A-Z]?[a-z]+|[A-Z]+)|.", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -285,9 +285,11 @@ def _examples(row: Mapping[str, object]) -> PublicExamples | None:
     stated = stated_tests(row["question"], tests, entry_point) if reference else []
     if not public and not stated:
         return None
+    if not row.get("test_setup"):
+        public = [as_call(test, entry_point) for test in public]
     rule = check_rule(row.get("compare"))
-    if rule == "default" and "." in (entry_point or ""):
-        rule = "json"
+    if rule in ("default", "assert"):
+        rule = "json" if "." in (entry_point or "") else "default"
     return PublicExamples(
         read_tests(public) if public else (),
         read_tests(stated) if stated else (),
@@ -311,8 +313,9 @@ def _reason(examples: PublicExamples, number: int, check: CodeCheck) -> str:
         case Why.WRONG if test.stimulus.kind is TestKind.ASSERT:
             finding = f"it fails ({detail})" if detail else "it fails"
         case Why.WRONG:
-            verb = "prints" if test.stimulus.kind is TestKind.STDIN else "gives"
-            finding = f"it {verb} {_short(check.detail.removesuffix(f' is not {test.wanted()}'))}"
+            got = check.detail.removesuffix(f" is not {test.wanted()}")
+            prints = test.stimulus.kind is TestKind.STDIN
+            finding = f"it prints {_short(_one_line(got))}" if prints else f"it gives {_short(got)}"
         case Why.ERROR:
             finding = f"it ends with {detail}"
         case _:
@@ -324,9 +327,10 @@ def _wanted(test: TestCase, entry_point: str | None) -> str:
     """A public example in words."""
     match test.stimulus.kind:
         case TestKind.STDIN:
-            return f"the input {_short(repr(test.stimulus.text))} should print {_short(repr(test.expected))}"
+            given, printed = (_short(_one_line(repr(text))) for text in (test.stimulus.text, test.expected))
+            return f"the input {given} should print {printed}"
         case TestKind.ASSERT:
-            return f"{_short(' '.join(test.stimulus.text.split()))} should hold"
+            return f"{_short(' '.join(test.stimulus.text.split()), 2 * _SHOWN_CHARS)} should hold"
         case TestKind.CALL:
             given = test.args.items() if test.stimulus.by_keyword else [("", value) for value in test.args]
             listed = ", ".join(f"{name}={value!r}" if name else repr(value) for name, value in given)
@@ -334,8 +338,13 @@ def _wanted(test: TestCase, entry_point: str | None) -> str:
             return f"{name}({_short(listed)}) should give {_short(repr(test.expected))}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
+def _short(text: str, chars: int = _SHOWN_CHARS) -> str:
+    return text if len(text) <= chars else text[: chars - 3] + "..."
+
+
+def _one_line(literal: str) -> str:
+    """The literal of a text with blanks for its line breaks."""
+    return re.sub(r" +(?=['\"]$)", "", " ".join(literal.replace(r"\n", " ").split()))
 
 
 def _thoughts(finding: str) -> tuple[str, ...]:
