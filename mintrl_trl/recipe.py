@@ -50,6 +50,10 @@ class RecipeArguments:
     )
     dataset_split: str = field(default="train", metadata={"help": "Split of a hub data set."})
     dataset_limit: int | None = field(default=None, metadata={"help": "Use only this many rows (at least 1)."})
+    drop_bad_rows: bool = field(
+        default=False,
+        metadata={"help": "Leave out rows that cannot be used, and say how many, instead of refusing the data set."},
+    )
     judge_error_rate: float = field(
         default=0.0,
         metadata={"help": "`chains` with the exact judge: chance in [0, 1] that a review goes wrong."},
@@ -73,6 +77,8 @@ class RecipeArguments:
             raise ConfigError("dataset", self.dataset, "a JSONL file or a hub id", fix)
         if self.task == "chains" and self.dataset_limit is not None:
             raise ConfigError("dataset_limit", self.dataset_limit, "nothing for `task: chains`", "set `max_steps`")
+        if self.task == "chains" and self.drop_bad_rows:
+            raise ConfigError("drop_bad_rows", True, "false for `task: chains`", "remove `drop_bad_rows`")
         for name in ("eval_problems", "judge_error_rate"):
             if self.task != "chains" and getattr(self, name):
                 raise ConfigError(name, getattr(self, name), f"0 for `task: {self.task}`", f"remove `{name}`")

@@ -3,6 +3,7 @@
 It puts together what `data`, `rewards` and `judges` offer, and contains no rule of a task itself. It loads no model.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +16,16 @@ from datasets import Dataset
 from .config import MInTRLConfig
 from .data.chains import World, base_model_path, chains_reward, privileged_prompt_ids
 from .data.sources import load_rows, to_dataset
-from .errors import ConfigError
+from .errors import ConfigError, DataError
 from .judges.exact import ChainsJudge
 from .judges.local import LikelihoodJudge
 from .judges.public_tests import PublicTestsJudge
 from .recipe import Recipe, RecipeArguments
 from .rewards import code as code_rewards
-from .rewards.math import math_reward, require_golds
+from .rewards.math import check_golds, math_reward, require_golds
 from .rollouts.doors import Judge, PolicyGenerator
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,49 @@ def build_task(recipe: Recipe) -> Task:
         raise ConfigError("model_name_or_path", model, "a folder that exists, or a hub id", fix)
     if args.judge == "exact" and arguments.task != "code":
         raise ConfigError("judge", "exact", f"llm or self for `task: {arguments.task}`", "set `judge: self`")
-    try:
-        rows = load_rows(
-            arguments.dataset, task=arguments.task, split=arguments.dataset_split, limit=arguments.dataset_limit
-        )
-    except ConfigError as error:  # in the words of the recipe
-        name = {"source": "dataset", "split": "dataset_split"}.get(error.field, error.field)
-        raise ConfigError(name, error.value, error.allowed, error.fix) from error
+    rows = _file_rows(arguments)
     if arguments.task == "math":
-        require_golds(rows)
         return Task(model, to_dataset(rows), math_reward)
     code_rewards.start()  # a machine that cannot run programs is found out before a model loads
     judge = PublicTestsJudge(rows) if args.judge == "exact" and args.needs_judge else None
     return Task(model, to_dataset(rows), code_rewards.code_reward, judge)
+
+
+def _file_rows(arguments: RecipeArguments) -> list[dict[str, Any]]:
+    """The rows of a data set, without those that cannot be used, or refused because of the first of them."""
+    try:
+        rows = load_rows(
+            arguments.dataset,
+            task=arguments.task,
+            split=arguments.dataset_split,
+            limit=arguments.dataset_limit,
+            skip_bad_rows=arguments.drop_bad_rows,
+        )
+        if arguments.task == "math":
+            if arguments.drop_bad_rows:
+                return _without_bad_golds(rows, arguments.dataset)
+            require_golds(rows)
+    except ConfigError as error:  # in the words of the recipe
+        name = {"source": "dataset", "split": "dataset_split"}.get(error.field, error.field)
+        raise ConfigError(name, error.value, error.allowed, error.fix) from error
+    except DataError as error:
+        fix = f"{error.fix}, or set `drop_bad_rows: true`; `mintrl check-data` lists all such rows"
+        raise DataError(error.where, error.field, error.value, error.allowed, fix) from error
+    return rows
+
+
+def _without_bad_golds(rows: list[dict[str, Any]], dataset: str) -> list[dict[str, Any]]:
+    bad = dict(check_golds(rows))
+    if not bad:
+        return rows
+    first = next(iter(bad))
+    shown = f"{rows[first]['id']}: {rows[first]['answer']!r:.100} ({bad[first]})"
+    if len(bad) == len(rows):
+        allowed = "rows of which at least one has an answer that equals itself"
+        raise ConfigError("dataset", dataset, allowed, f"correct the answers; the first is {shown}")
+    text = "Left out %d of %d rows of %s whose gold answers do not equal themselves. The first: %s"
+    logger.warning(text, len(bad), len(rows), dataset, shown)
+    return [row for number, row in enumerate(rows) if number not in bad]
 
 
 def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -> Task:

@@ -178,6 +178,8 @@ def test_help_lists_every_kind_of_setting(capsys):
         ("judge_error_rate: 1.5", "`judge_error_rate` is 1.5. Allowed: a number from 0 to 1"),
         ("dataset: rows.jsonl", "`dataset` is 'rows.jsonl'. Allowed: nothing for `task: chains`. Fix: remove"),
         ("dataset_limit: 5", "`dataset_limit` is 5. Allowed: nothing for `task: chains`. Fix: set `max_steps`"),
+        ("drop_bad_rows: true", "`drop_bad_rows` is True. Allowed: false for `task: chains`. Fix: remove"),
+        ('drop_bad_rows: "maybe"', "`drop_bad_rows` is 'maybe'. Allowed: true or false."),
     ],
 )  # fmt: skip
 def test_a_wrong_line_is_refused_in_one_message(tmp_path, line, message):

@@ -5,9 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mintrl_trl.data.rows import CODE_INSTRUCTION, COMPARE_RULES, MATH_INSTRUCTION, STDIN_NOTE
-from mintrl_trl.data.sources import load_rows, to_dataset
+from mintrl_trl.data.sources import load_rows, read_rows, to_dataset
 from mintrl_trl.errors import ConfigError, DataError
 
 RECIPE_DATA = Path(__file__).parents[1] / "recipes" / "data"
@@ -302,3 +304,74 @@ def test_gold_answers_of_the_recipe_equal_themselves():
     checker = MathChecker(processes=1)
     assert checker.check_golds(load_rows(RECIPE_DATA / "gsm8k_train_200.jsonl", task="math")) == []
     checker.close()
+
+
+# Reading to the end
+
+
+def test_all_rows_that_cannot_be_used_are_named(tmp_path):
+    path = write(tmp_path, MATH, "{\n", MATH | {"problem": 1, "id": "m/2"}, MATH, MATH | {"id": "m/3"})
+    read = read_rows(path, task="math")
+    assert [row["id"] for row in read.rows] == ["m/1", "m/3"]
+    assert read.places == [f"{path}:1", f"{path}:5"]
+    assert [(error.where, error.field) for error in read.errors] == [
+        (f"{path}:2", "line"),
+        (f"{path}:3", "problem"),
+        (f"{path}:4", "id"),
+    ]
+
+
+def test_an_empty_file_has_no_rows_and_no_errors(tmp_path):
+    read = read_rows(write(tmp_path, "\n \n"), task="math")
+    assert (read.rows, read.places, read.errors) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 100_000, '{"problem": ' + "1" * 5000 + "}", '{"problem": "\\ud83d", "answer": "1"}', "NaN"],
+    ids=["nested", "long number", "half a surrogate pair", "a number"],
+)
+def test_lines_that_are_no_row(tmp_path, line):
+    (error,) = read_rows(write(tmp_path, line + "\n"), task="math").errors
+    assert error.field == "line"
+
+
+def test_a_whole_surrogate_pair_is_a_character(tmp_path):
+    (row,) = load_rows(write(tmp_path, '{"problem": "\\ud83d\\ude00", "answer": "1"}\n'), task="math")
+    assert row["question"] == "\N{GRINNING FACE}"
+
+
+def test_a_file_that_breaks_off(tmp_path):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(MATH).encode() * 1000)[:-20])
+    with pytest.raises(ConfigError, match="a file that can be read to its end"):
+        read_rows(path, task="math")
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats(allow_nan=True)
+    | st.sampled_from(["", "1", "call", "f"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["type", "args", "role"]), inner),
+    max_leaves=4,
+)
+
+
+@given(
+    base=st.sampled_from(
+        [("math", MATH), ("code", CODE), ("code", CODE | {"tests": [CALL]}), ("math", {"prompt": ""})]
+    ),
+    place=st.sampled_from(["", "tests"]),
+    key=st.sampled_from([*CODE, *MATH, "type", "group", "args", "kwargs", "expected", "atol", "code", "starter_code"]),
+    value=json_values,
+)
+def test_any_value_anywhere_gives_a_row_or_a_data_error(tmp_path_factory, base, place, key, value):
+    task, row = base
+    if place == "tests" and task == "code":
+        row = row | {"tests": [row["tests"][0] | {key: value}]}
+    else:
+        row = row | {key: value}
+    read = read_rows(write(tmp_path_factory.getbasetemp(), row), task=task)
+    assert len(read.rows) + len(read.errors) == 1

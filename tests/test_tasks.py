@@ -235,3 +235,36 @@ def test_a_file_that_is_not_there(tmp_path):
         build_task(from_file(tmp_path / "none.jsonl"))
     assert "none.jsonl" in str(caught.value)
     assert "correct the path" in str(caught.value)
+
+
+def test_bad_rows_are_refused_unless_they_may_be_dropped(tmp_path, caplog):
+    bad_gold = {"problem": "What is a third?", "answer": r"\frac{1"}
+    path = write_rows(tmp_path / "rows.jsonl", MATH, bad_gold, {"problem": "What is 2+2?"}, MATH | {"id": "last"})
+    with pytest.raises(DataError) as caught:
+        build_task(from_file(path))
+    assert str(caught.value).startswith(f"{path}:3: `answer` is None.")
+    assert "or set `drop_bad_rows: true`; `mintrl check-data` lists all such rows" in str(caught.value)
+
+    assert build_task(from_file(path, drop_bad_rows=True)).rows["id"][:] == ["rows/1", "last"]
+    unreadable, golds = (record.getMessage() for record in caplog.records)
+    assert unreadable.startswith(f"Left out 1 rows of {path} that cannot be used. The first: {path}:3: `answer`")
+    assert golds.startswith(f"Left out 1 of 3 rows of {path} whose gold answers do not equal themselves. ")
+    assert golds.endswith(r"The first: rows/2: '\\frac{1' (unclosed)")
+
+
+def test_a_gold_that_does_not_equal_itself_is_refused(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", MATH, {"problem": "What is a third?", "answer": r"\frac{1"})
+    with pytest.raises(DataError, match=r"1 of 2 rows \(number 1\).*drop_bad_rows"):
+        build_task(from_file(path))
+
+
+def test_a_data_set_of_bad_rows_alone(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", {"problem": "What is a third?", "answer": r"\frac{1"})
+    with pytest.raises(ConfigError, match=r"`dataset` is .*at least one has an answer that equals itself"):
+        build_task(from_file(path, drop_bad_rows=True))
+
+
+def test_good_rows_are_kept_without_a_word(tmp_path, caplog):
+    path = write_rows(tmp_path / "rows.jsonl", MATH, MATH | {"id": "second"})
+    assert len(build_task(from_file(path, drop_bad_rows=True)).rows) == 2
+    assert not caplog.records

@@ -19,6 +19,7 @@ reads a file and never asks the hub. Invariant: a row that leaves this module ha
 """
 
 import ast
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,7 +121,7 @@ def code_row(
         raise DataError(
             where, "compare", compare, " | ".join(COMPARE_RULES), "name the rule that the tests were made for"
         )
-    if not isinstance(compare_atol, int | float) or compare_atol < 0:
+    if not isinstance(compare_atol, int | float) or not 0 <= compare_atol < math.inf:
         raise DataError(where, "compare_atol", compare_atol, "a number, 0 or more", "write a number or leave it out")
     if not isinstance(tests, list) or not tests:
         raise DataError(where, "tests", tests, "a list of at least one test", "add tests or drop the row")
@@ -194,7 +195,7 @@ def code_test(where: str, test: Any) -> dict[str, Any]:
     if not isinstance(test, dict):
         raise DataError(where, "tests", test, "an object with `type`", "write one object for each test")
     kind, group = test.get("type"), test.get("group", "base")
-    if kind not in _TEST_TEXTS:
+    if not isinstance(kind, str) or kind not in _TEST_TEXTS:
         raise DataError(where, "type", kind, " | ".join(_TEST_TEXTS), "convert the test to one of these types")
     if group not in TEST_GROUPS:
         raise DataError(where, "group", group, " | ".join(TEST_GROUPS), "use one of these, or leave it out for base")
@@ -211,8 +212,11 @@ def code_test(where: str, test: Any) -> dict[str, Any]:
         _check_literal(where, field, test[field], of)
         _check_literal(where, "expected", test["expected"], object)
         checked[field] = test[field]
-        if test.get("atol") is not None:
-            checked["atol"] = float(test["atol"])
+        atol = test.get("atol")
+        if atol is not None:
+            if not isinstance(atol, int | float) or not 0 <= atol < math.inf:
+                raise DataError(where, "atol", atol, "a number, 0 or more", "write a number or leave it out")
+            checked["atol"] = float(atol)
     return checked
 
 

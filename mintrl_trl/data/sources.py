@@ -15,11 +15,15 @@ A file may hold, one JSON object a line (`.jsonl`, or `.jsonl.gz`):
 Other columns are left out. `rows.py` lists the columns that come out.
 """
 
+import contextlib
 import gzip
 import itertools
 import json
 import logging
+import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +35,7 @@ from .rows import CODE_INSTRUCTION, MATH_INSTRUCTION, code_row, math_row, ready_
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["load_rows", "map_acereason", "map_deepcoder", "to_dataset"]
+__all__ = ["ReadRows", "first_rows", "load_rows", "map_acereason", "map_deepcoder", "read_rows", "to_dataset"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,31 +76,62 @@ def load_rows(
         ConfigError: Source, task, split or limit cannot work.
         DataError: Names the file and line (or row), the field, its value, what is allowed, and the fix.
     """
-    if task not in TASKS:
-        raise ConfigError("task", task, " | ".join(TASKS), "name the kind of rows that the source holds")
-    if limit is not None and limit < 1:
-        raise ConfigError("limit", limit, "1 or more, or None", "leave it out to load every row")
-    if instruction is None:
-        instruction = {"math": MATH_INSTRUCTION, "code": CODE_INSTRUCTION, "chains": ""}[task]
-    if str(source) == CHAINS_SOURCE:
-        return _chains_rows(task, split, limit)
-    if str(source) in HUB_TASKS:
-        makers = _hub_rows(str(source), task, split, limit, instruction)
-    elif Path(source).is_file():
-        makers = _file_rows(Path(source), task, instruction)
-    else:
-        raise ConfigError(
-            "source",
-            str(source),
-            f"a file ({', '.join(FILE_SUFFIXES)}), {', '.join(HUB_TASKS)} or {CHAINS_SOURCE}",
-            "correct the path, or write the rows of another source to a JSON Lines file",
-        )
-    rows, bad = _collect(makers, limit, skip_bad_rows)
-    if bad:
-        logger.warning("Left out %d rows of %s that cannot be used. The first: %s", len(bad), source, bad[0])
-    if not rows:
-        raise ConfigError("source", str(source), "at least one usable row", bad[0] if bad else "the source is empty")
-    return rows
+    read = _read(source, task, split, limit, instruction, stop_at_bad_row=not skip_bad_rows)
+    if read.errors:
+        count, first = len(read.errors), read.errors[0]
+        logger.warning("Left out %d rows of %s that cannot be used. The first: %s", count, source, first)
+    if not read.rows:
+        what = str(read.errors[0]) if read.errors else "the source is empty"
+        raise ConfigError("source", str(source), "at least one usable row", what)
+    return read.rows
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """All that a source holds.
+
+    Args:
+        rows (`list[dict]`): The rows that can be used.
+        places (`list[str]`): File and line, or number, of each of them.
+        errors (`list[DataError]`): What is wrong with each of the others.
+    """
+
+    rows: list[dict[str, Any]]
+    places: list[str]
+    errors: list[DataError]
+
+
+def read_rows(
+    source: str | Path,
+    *,
+    task: str,
+    split: str = "train",
+    limit: int | None = None,
+    instruction: str | None = None,
+) -> ReadRows:
+    """Read a source to its end and say what is wrong with every row that cannot be used.
+
+    The arguments are those of `load_rows`. An error of the field `id` whose value is text tells of an id that an
+    earlier row has.
+
+    Raises:
+        ConfigError: Source, task, split or limit cannot work.
+    """
+    return _read(source, task, split, limit, instruction, stop_at_bad_row=False)
+
+
+def first_rows(path: str | Path, count: int = 100) -> list[dict[str, Any]]:
+    """The raw objects on the first lines of a file, to see what it holds; lines that are none are passed over.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    _check_file(path)
+    objects = []
+    for number, line in itertools.islice(_lines(Path(path)), count):
+        with contextlib.suppress(DataError):
+            objects.append(_object(f"{path}:{number}", line))
+    return objects
 
 
 def to_dataset(rows: Sequence[dict[str, Any]]) -> "Dataset":
@@ -106,15 +141,42 @@ def to_dataset(rows: Sequence[dict[str, Any]]) -> "Dataset":
     return Dataset.from_list(list(rows))
 
 
+def _read(
+    source: str | Path, task: str, split: str, limit: int | None, instruction: str | None, *, stop_at_bad_row: bool
+) -> ReadRows:
+    if task not in TASKS:
+        raise ConfigError("task", task, " | ".join(TASKS), "name the kind of rows that the source holds")
+    if limit is not None and limit < 1:
+        raise ConfigError("limit", limit, "1 or more, or None", "leave it out to load every row")
+    if instruction is None:
+        instruction = {"math": MATH_INSTRUCTION, "code": CODE_INSTRUCTION, "chains": ""}[task]
+    if str(source) == CHAINS_SOURCE:
+        rows = _chains_rows(task, split, limit)
+        return ReadRows(rows, [f"chains, row {number}" for number in range(len(rows))], [])
+    if str(source) in HUB_TASKS:
+        makers = _hub_rows(str(source), task, split, limit, instruction)
+    else:
+        _check_file(source)
+        makers = _file_rows(Path(source), task, instruction)
+    return _collect(makers, limit, stop_at_bad_row)
+
+
+def _check_file(source: str | Path) -> None:
+    if not os.path.isfile(source):  # unlike Path.is_file, it says no to names that no file can have
+        raise ConfigError(
+            "source",
+            str(source),
+            f"a file ({', '.join(FILE_SUFFIXES)}), {', '.join(HUB_TASKS)} or {CHAINS_SOURCE}",
+            "correct the path, or write the rows of another source to a JSON Lines file",
+        )
+
+
 # A maker builds one row or raises DataError, so that a bad row can be told from a bad source.
 _Maker = Callable[[], dict[str, Any]]
 
 
-def _collect(
-    makers: Iterable[tuple[str, _Maker]], limit: int | None, skip_bad_rows: bool
-) -> tuple[list[dict[str, Any]], list[str]]:
-    rows: list[dict[str, Any]] = []
-    bad: list[str] = []
+def _collect(makers: Iterable[tuple[str, _Maker]], limit: int | None, stop_at_bad_row: bool) -> ReadRows:
+    read = ReadRows([], [], [])
     seen: dict[str, str] = {}
     for where, make in makers:
         try:
@@ -122,25 +184,36 @@ def _collect(
             if row["id"] in seen:
                 raise DataError(where, "id", row["id"], f"an id of its own; {seen[row['id']]} has it", "rename one")
         except DataError as error:
-            if not skip_bad_rows:
+            if stop_at_bad_row:
                 raise
-            bad.append(str(error))
+            read.errors.append(error)
             continue
         seen[row["id"]] = where
-        rows.append(row)
-        if len(rows) == limit:
+        read.rows.append(row)
+        read.places.append(where)
+        if len(read.rows) == limit:
             break
-    return rows, bad
+    return read
 
 
 def _file_rows(path: Path, task: str, instruction: str) -> Iterator[tuple[str, _Maker]]:
+    for number, line in _lines(path):
+        where = f"{path}:{number}"
+        fallback_id = f"{path.name.partition('.')[0]}/{number}"
+        yield where, partial(_file_row, where, line, fallback_id, task, instruction)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers from 1."""
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                where = f"{path}:{number}"
-                fallback_id = f"{path.name.partition('.')[0]}/{number}"
-                yield where, partial(_file_row, where, line, fallback_id, task, instruction)
+    try:
+        with opener(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except (OSError, EOFError, zlib.error) as error:
+        allowed = f"a file that can be read to its end ({error})"
+        raise ConfigError("source", str(path), allowed, "check its permissions, or make it anew") from error
 
 
 def _file_row(where: str, line: bytes, fallback_id: str, task: str, instruction: str) -> dict[str, Any]:
@@ -163,7 +236,9 @@ def _file_row(where: str, line: bytes, fallback_id: str, task: str, instruction:
 def _object(where: str, line: bytes) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        if b"\\ud" in line.lower():  # half a surrogate pair is no character, and nothing could write it again
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, numbers too long, lists in lists without end
         shown = line[:120].decode(errors="replace").strip()
         raise DataError(where, "line", shown, "one JSON object in UTF-8", f"correct the line: {error}") from error
     if not isinstance(value, dict):
@@ -180,7 +255,12 @@ def _hub_rows(source: str, task: str, split: str, limit: int | None, instruction
     from datasets import load_dataset
 
     for subset in subsets[split]:
-        for index, raw in enumerate(load_dataset(source, subset, split=split, streaming=limit is not None)):
+        try:
+            raw_rows = load_dataset(source, subset, split=split, streaming=limit is not None)
+        except OSError as error:  # not there, no connection, or offline by choice
+            fix = "check the connection, or write the rows to a JSON Lines file"
+            raise ConfigError("source", source, f"a source that can be fetched ({error})", fix) from error
+        for index, raw in enumerate(raw_rows):
             if source == ACEREASON:
                 yield f"{source}, row {index}", partial(map_acereason, raw, index, instruction)
             else:
