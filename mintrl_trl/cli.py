@@ -13,7 +13,7 @@ errors go to standard error.
 """
 
 import argparse
-import os
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: After `--help` and `--version`, and with code 2 for a command line that cannot be read.
     """
     arguments = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # the data may hold signs that a terminal of another encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     try:
         return arguments.run(arguments)
     except ConfigError as error:  # in the words of the command line
@@ -50,9 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = str(ConfigError(flag, error.value, error.allowed, error.fix))
     except MInTRLError as error:
         message = str(error)
-    except BrokenPipeError:  # the reader of the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
     sys.stderr.write(f"mintrl {arguments.command}: {message}\n")

@@ -1,6 +1,7 @@
 """The command `mintrl`: exit codes, what goes to which stream, and messages in the words of the command line."""
 
 import configparser
+import io
 import json
 import subprocess
 import sys
@@ -82,6 +83,15 @@ def test_checks_by_flag(rows, tmp_path, capsys):
     assert f"{rows}:2 rows/2: the text of other/1 ({other}:1)" in out
     assert "tokens" in out
     assert "golds" not in out
+
+
+def test_a_terminal_that_lacks_the_signs_of_the_data(tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"problem": "What?", "answer": "\u00e9{"}\n', encoding="utf-8")
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main(["check-data", str(rows)]) == 1
+    assert b"the answer '\\xe9{' does not equal itself" in output.buffer.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ def print_report(report: DataReport, console: Console, examples: int) -> None:
             console.print(Text(f"  and {len(findings) - examples:,} more", style="dim"))
     for note in report.notes:
         console.print(Text(_plain(f"Note: {note}")), soft_wrap=True)
-    verdict = "Nothing found." if report.clean else f"{sum(map(len, report.findings.values())):,} findings."
+    total = sum(map(len, report.findings.values()))
+    verdict = f"{total:,} finding{'' if total == 1 else 's'}." if total else "Nothing found."
     console.print(Text(f"{verdict} {report.seconds:.1f} s", style="bold"))
 
 
