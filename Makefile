@@ -1,5 +1,6 @@
 # make setup        .venv with the package (editable), its dependencies and the test tools
 # make test         unit tests: CPU, offline
+# make test-slow    recipes as programs, two processes, the README's snippets: a minute or two
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
@@ -13,7 +14,7 @@ STAMP := .venv/.installed
 # All four given, so that accelerate has no default to report.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: setup test lint quickstart compare clean
+.PHONY: setup test test-slow lint quickstart compare clean
 
 setup: $(STAMP)
 
@@ -27,6 +28,9 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt constraints-cpu.txt
 
 test: setup
 	$(BIN)/python -m pytest -q
+
+test-slow: setup
+	$(BIN)/python -m pytest -q -m "slow and not gpu and not network" tests
 
 lint: setup
 	$(BIN)/ruff check

@@ -15,6 +15,7 @@ from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author, Role
 from tests.tiny import tiny_model, tiny_tokenizer
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "recipes"
 # Two updates, one in each phase, of 2 prompts x (8 + 8) rollouts.

@@ -28,6 +28,7 @@ from .tiny_qwen import cached_qwen, qwen_model, qwen_tokenizer
 from .trainers import settings, weights
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(240),  # the first test waits for 512 rollouts and as many micro-batches
     # What torch says about a machine without a GPU, where `use_cpu` is not set.
     pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found"),

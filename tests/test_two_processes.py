@@ -14,6 +14,8 @@ from .fake_vllm import FakeVLLM, events
 from .tiny import tiny_model, tiny_tokenizer
 from .trainers import assert_same_weights
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 END, SIZE = 2, 47
 
