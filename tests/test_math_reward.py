@@ -1,9 +1,7 @@
 import asyncio
-import json
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,13 +9,10 @@ from hypothesis import strategies as st
 
 from mintrl_trl.errors import DataError, RewardError
 from mintrl_trl.rewards import math as math_rewards
-from mintrl_trl.rewards.equivalence import grade, read
+from mintrl_trl.rewards.equivalence import grade
 from mintrl_trl.rewards.math import MathCheck, MathChecker, Why, find_answer, math_reward, require_golds
+from mintrl_trl.rewards.reading import read
 
-PAIRS = [
-    json.loads(line)
-    for line in (Path(__file__).parent / "fixtures" / "math_pairs.jsonl").read_text(encoding="utf-8").splitlines()
-]
 DEEP_FRACTION = r"\frac{1}{1+" * 24 + "1" + "}" * 24  # 289 characters; as text it would never end
 
 
@@ -45,109 +40,6 @@ def boxed(text):
 
 
 @pytest.mark.parametrize(
-    ("gold", "completion", "why"),
-    [
-        # The gold answer is read as LaTeX as a whole, not as the first number in it.
-        (r"8\sqrt{10}", boxed(r"8\sqrt{10}"), "correct"),
-        (r"8\sqrt{10}", boxed("8"), "wrong"),
-        (r"1-\frac{2}{\pi}", boxed(r"1-\frac{2}{\pi}"), "correct"),
-        (r"1-\frac{2}{\pi}", boxed("1"), "wrong"),
-        (r"2^{25} \cdot 26!", boxed(r"2^{25} \cdot 26!"), "correct"),
-        (r"2^{25} \cdot 26!", boxed("26"), "wrong"),
-        (r"9\sqrt{15}", boxed("9"), "wrong"),
-        (r"\sqrt{6}", boxed(r"\sqrt{6}"), "correct"),
-        (r"\frac{9 \sqrt{23}}{23}", boxed(r"\frac{9 \sqrt{23}}{23}"), "correct"),
-        (r"\dfrac{9}{7}", boxed(r"\dfrac{9}{7}"), "correct"),
-        ("B", boxed("B"), "correct"),
-        # Cut off: the last box is the answer, and it is not there.
-        ("12", r"So we get \boxed{12} then \boxed{1", "unclosed"),
-        ("12", r"So we get \boxed{12}, which", "correct"),
-        # Thinking.
-        ("7", r"<think> maybe \boxed{7}? let me check", "unfinished_thinking"),
-        ("7", r"<think> maybe \boxed{8}? </think> It is \boxed{7}.", "correct"),
-        ("7", r"<think> It is \boxed{7}. </think> So that is it.", "no_box"),
-        ("7", r"maybe \boxed{7} </think> \boxed{8}", "wrong"),
-        # Sets, pairs, intervals.
-        ("$(1,2)$", boxed(r"\{1,2\}"), "wrong"),
-        ("$(1,2)$", boxed("1,2"), "correct"),
-        ("$(1,2)$", boxed("(2,1)"), "wrong"),
-        ("$(1,2)$", boxed("[1,2]"), "wrong"),
-        (r"\{1,2\}", boxed("(1,2)"), "wrong"),
-        (r"\{1,2\}", boxed(r"\left\{2, 1\right\}"), "correct"),
-        ("[0,9)", boxed(r"\left[0, 9\right)"), "correct"),
-        ("[0,9)", boxed("[0,9]"), "wrong"),
-        ("(1,2),(3,4)", boxed("(3,4),(1,2)"), "correct"),
-        # Lists.
-        ("1, 2", boxed("1, 2"), "correct"),
-        ("1, 2", boxed("2"), "wrong"),
-        (r"a, b", r"\boxed{a} and \boxed{b}", "correct"),
-        (r"1, 2", r"$y_1 = \boxed{1}$, $y_2 = \boxed{2}$", "correct"),
-        # Legal LaTeX without braces.
-        (r"$2\sqrt{3}$", boxed(r"2\sqrt3"), "correct"),
-        (r"\frac{1}{2}", boxed(r"\frac12"), "correct"),
-        # Trimmings around a number.
-        ("118", boxed("118."), "correct"),
-        ("118", r"\boxed {118}", "correct"),
-        ("118", boxed(r"\approx 118"), "correct"),
-        ("118", boxed(r"\text{The answer is } 118"), "correct"),
-        ("118", boxed(r"118\ldots"), "correct"),
-        ("118", boxed("N = 118"), "correct"),
-        ("118", boxed(r"\mathbf{118}"), "correct"),
-        ("118", boxed(r"\text{about } 119"), "wrong"),
-        # Candidate lists earn nothing, later answers replace earlier ones.
-        ("840", r"\boxed{840}., ... **Final Answer** \boxed{840}", "correct"),
-        ("5", r"\boxed{3}. Checking again it is \boxed{5}.", "correct"),
-        ("5", r"\boxed{5}. Checking again it is \boxed{3}.", "wrong"),
-        ("5", r"\boxed{3} or \boxed{5}", "wrong"),
-        ("5", r"\boxed{3 \text{ or } 5}", "wrong"),
-        ("5", r"\boxed{1} " * 4000 + r"\boxed{5}", "wrong"),
-        ("5", r"$\boxed{5}$ $\boxed{5}$", "correct"),
-        # No box, no reward.
-        ("73", "Final Answer: **73**", "no_box"),
-        ("73", "", "no_box"),
-        ("73", r"Put it within \boxed{}.", "empty_box"),
-        ("73", boxed(r"\text{cannot be determined}"), "wrong"),
-        ("73", boxed("73" + " + 0" * 700), "too_long"),
-        ("73", boxed(r"\frac{73"), "unclosed"),
-        ("73", boxed(r"\sqrt{}"), "answer_unparsed"),
-        ("63", r"\fbox{63}", "correct"),
-        # How people write the answers of word problems.
-        ("18", boxed(r"\$18"), "correct"),
-        ("18", boxed("$18$"), "correct"),
-        ("18", boxed("18.00"), "correct"),
-        ("18", boxed("18 dollars"), "correct"),
-        ("18", boxed(r"18~\text{cm}"), "correct"),
-        ("18", boxed(r"\text{18 apples}"), "correct"),
-        ("18", boxed(r"18^\circ"), "correct"),
-        ("12", boxed(r"12 \text{ dozen}"), "wrong"),
-        ("70000", boxed("70,000"), "correct"),
-        ("70000", boxed(r"\$70{,}000.00"), "correct"),
-        ("70000", boxed("70 000"), "correct"),
-        ("32349", boxed("32, 349"), "wrong"),
-        ("(100,200)", boxed("(100,200)"), "correct"),
-        (r"28\%", boxed("28"), "correct"),
-        (r"28\%", boxed("0.28"), "correct"),
-        ("28", boxed("0.28"), "wrong"),
-        (r"\frac{1}{3}", boxed("0.333333"), "correct"),
-        (r"\frac{1}{3}", boxed("0.33"), "wrong"),
-        ("204_5", boxed("204_7"), "wrong"),
-        ("204_5", boxed("204"), "correct"),
-        ("east", boxed(r"\text{East}"), "correct"),
-        ("east", boxed("seat"), "wrong"),
-        ("C", boxed(r"\text{(C)}"), "correct"),
-        (r"1-\frac{1}{\mathrm{e}}", boxed(r"1-e^{-1}"), "correct"),
-        # Golds as data sets have them.
-        (r"So it is \[ \boxed{11111111100} \]", boxed(r"11,\! 111,\! 111,\! 100"), "correct"),
-        (r"$21,16$ or $11$", boxed("11, 16, 21"), "correct"),
-        (r"\sqrt{}", boxed("3"), "gold_unparsed"),
-    ],
-    ids=lambda value: value if len(value) < 30 else value[:30] + "...",
-)
-def test_rule(checker, gold, completion, why):
-    assert checker.check(completion, gold).why == why
-
-
-@pytest.mark.parametrize(
     "answer",
     [r"10^{10^{10}}", r"\sum_{k=1}^{10^{9}} \frac{1}{k}", DEEP_FRACTION],
     ids=["tower", "long sum", "continued fraction"],
@@ -165,13 +57,6 @@ def test_batch_limit_cuts_what_is_left():
         assert [check.why for check in checker.check_all(never_ending, ["5"] * 3)] == [Why.TIMEOUT] * 3
     finally:
         checker.close()
-
-
-def test_labelled_pairs(checker):
-    checks = checker.check_all([pair["prediction"] for pair in PAIRS], [pair["gold"] for pair in PAIRS])
-    wanted = [pair["equal"] and "boxed" in pair["prediction"] for pair in PAIRS]
-    assert [pair["id"] for pair, check, want in zip(PAIRS, checks, wanted, strict=True) if check.correct != want] == []
-    assert len(PAIRS) == 65
 
 
 def test_check_from_worker_threads(checker):

@@ -1,24 +1,37 @@
 r"""Whether two short answers are the same mathematical value. Imported in the checker's child processes only.
 
-Owns: the rules by which an answer is read before math-verify compares it. Never looks for an answer in a longer text
-(that is `rewards.math`), never limits time or memory (that is `rewards.worker`), never turns a parsed value into text:
-for some values that does not end. Invariant: a value is compared as LaTeX inside a box, gold and answer read alike.
+Owns: the rules by which two answers are compared, all in this table, and the comparison itself. How an answer is
+rewritten for it is in `rewards.reading`. Never looks for an answer in a longer text (that is `rewards.math`), never
+limits time or memory (that is `rewards.worker`), never turns a parsed value into text: for some values that does not
+end. Invariant: a value is compared as LaTeX inside a box, gold and answer read alike.
 
 | written | read as |
 |---|---|
 | `$x$`, `\(x\)`, `x.`, `x \\` | `x`: maths delimiters, spaces and a final stop go |
-| `= 118`, `\approx 118` | `118`: a leading relation goes; the value must still agree to 6 decimals |
-| `\text{The answer is } 118` | `118`: leading words in a text group go |
-| `118 \text{ km/h}`, `118 dollars`, `\$118`, `118^\circ` | `118`: units are not compared, but `12 dozen` is not 12 |
+| `\frac12`, `\frac\pi2`, `\binom52` | arguments without braces are legal LaTeX |
+| `= 118`, `\approx 118`, `about 118` | `118`: a leading relation goes; the value must still agree to 6 decimals |
+| `\text{The answer is } 118`, `Total: 118` | `118`: words that end by announcing a value go, others stay |
+| `118 \text{ km/h}`, `118 dollars`, `\$118`, `118^\circ` | `118`: words and units after a number go |
+| `5 \text{ cm}` and `5 \text{ m}` | different: common units are told apart if both sides have one; none is converted |
+| `5 hours 30 minutes` | equal only to the same numbers of the same units |
+| `12 dozen`, `1.5 million` | `144`, `1500000` |
+| `not 118`, `at least 118`, `118 or more`, `5 tenths` | words that change a value must stand on both sides |
 | `28\%` | equal to `28`, `28\%` and `0.28` |
-| `6,300`, `6{,}300`, `6\,300`, `6 300` | `6300`: groups of exactly three digits; `32, 349` is a list of two numbers |
+| `6,300`, `6{,}300`, `6,\!300`, `6\,300`, `6 300` | `6300`: groups of three digits; `32, 349` is a list |
 | `1\,05` | `105`: a thin space between digits goes |
 | `3 or 5`, `3 \text{ and } 5` | the list `3, 5`, which equals no single number |
-| `(1,2)`, `[1,2]`, `\{1,2\}` | three different things; without brackets, `1,2` may stand for each |
-| `1,2` | a list in any order; `(1,2)` is ordered |
+| `2 \pm \sqrt3` | the list `2+\sqrt3, 2-\sqrt3`, unless several signs or brackets leave it open |
+| `(1,2)`, `[1,2]`, `\{1,2\}` | three different things; without brackets, `1,2` may stand for a set or a pair |
+| `1,2` | a list in any order, repeats ignored; `(1,2)` is ordered |
+| `(0,1]`, `0 < x \le 1` | the same interval |
+| `x = 5`, `f(x) = 5`, `x + y = 5` | equal to `5`; `2x = 5` and `x^2 = 5` are equations for `x` and are not |
+| `y = 2x` and `2x - y = 0` | the same curve |
+| `\frac{2}{6} = \frac13` | the last side counts; numbers equated that differ (`3 = 5`) are wrong |
 | `204_5` and `204_7` | different; `204` may stand for each |
+| `4:30 p.m.` and `4:30 a.m.` | different; `4:30` may stand for each |
 | `no solution`, `\text{Monday}` | words (three letters or more) are compared as text, capitals ignored |
-| `0.33` for `\frac13` | different; decimals must agree when rounded to 6 places |
+| `0.33` for `\frac13` | different; decimals agree when rounded to 6 places, and within 1/1000 of their value |
+| a gold of more than 20 words | cannot be read: a gold is a short answer, or has its answer in a box |
 """
 
 import logging
@@ -27,38 +40,24 @@ from functools import lru_cache
 
 from math_verify import LatexExtractionConfig, parse, verify
 
+from .reading import GROUP, changing_words, clock, items, quantities, read, tokens, unit
+
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)  # its warnings are about limits, which the pool owns
 
 CORRECT, WRONG, GOLD_UNPARSED, ANSWER_UNPARSED = "correct", "wrong", "gold_unparsed", "answer_unparsed"
 
+MAX_WORDS = 20
 _CONFIG = (LatexExtractionConfig(boxed_match_priority=0),)
-_PLAIN_TEXT = r"\\(?:text|textbf|textit|textrm|textnormal|mbox)"
-_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
-# Several words, or one that announces (`Answer: `), or the letter of a choice; not a name such as \text{area} - 5.
-_LEADING_WORDS = re.compile(_PLAIN_TEXT + r"\s*\{(?=[^{}]*[A-Za-z]{3})[^{}]*[\s:=][^{}]*\}(?=.*\S)", re.DOTALL)
-_LEADING_CHOICE = re.compile(_PLAIN_TEXT + r"\s*\{\s*\(?[A-H]\)?[.:]?\s*\}(?:\s|\\[ ,;:])*(?=[\d\\(-])")
-_LEADING_RELATION = re.compile(r"(?:=|\\(?:approx|simeq)(?![a-zA-Z]))\s*")
-_DELIMITERS = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
-_START = re.compile(r"(?:\s|\\[,;:! ])+")
-_END = re.compile(r"(?:\s|\\[,;:! ]|\\\\|(?<![.\\])[.,;])+$")
-_THIN_SPACE = re.compile(r"(?<=\d)\\[,!:;](?=\d)|(?<=\d)\{,\}(?=\d)")
-_THREES = re.compile(r"[-+]?(?:\\\$\s*)?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
-_CONNECTIVE = re.compile(r"\s*,?\s+(?:and|or)\s+")
-_WORDS_AFTER_NUMBER = re.compile(r"([-+]?(?:\\\$)?\s*[\d.,]*\d(?:/\d+)?)\s*((?:[A-Za-z]{3,}[\s.]*)+)")
-_MEANINGFUL = re.compile(  # words that change a number's value, and functions
-    r"\b(?:hundred|thousand|[mb]illion|trillion|dozen|half|percent(?:age)?|pct|mod|a?sin|a?cos|a?tan|cot|sec|csc|log|exp|"
-    r"sqrt|max|min|inf)\b",
-    re.IGNORECASE,
-)
 _WORDS = re.compile(r"[A-Za-z]{3,}(?:[\s'-]+[A-Za-z]+)*")
+_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_DECIMAL = re.compile(r"[-+]?\d*\.\d+")
+_UNSOLVED = re.compile(r"(?!-?[a-z]\s*=)-?\d*\s*[a-z](?:\^\{?\d+\}?)?\s*(?:[-+]\s*\d+\s*)?=")  # 2x = , x^2 = , x + 1 =
+_EQUALS = re.compile(r"(?<![<>!:])=")
+_APPROXIMATES = re.compile(r"\\(?:approx|simeq|equiv)(?![a-zA-Z])")
 _BASE = re.compile(r"-?\w+_\{?(\d+)\}?")
-_OPENING, _CLOSING = {"(": "(", "[": "[", r"\{": "{"}, {")": ")", "]": "]", r"\}": "}"}
+_BRACKETS = {"(": "(", "[": "[", r"\{": "{", ")": "(", "]": "[", r"\}": "{"}
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*")
-_SYNONYMS = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\langle": "(", r"\rangle": ")"}
-_SYNONYM = re.compile(r"\\(?:lbrace|rbrace|langle|rangle)(?![a-zA-Z])")
-_UPRIGHT = re.compile(r"\\(?:mathrm|text)\s*\{([ei])\}")
-_ROW_SPACE = re.compile(r"\\\\\[[\d.]+\s*[a-z]{2}\]")
 
 
 def grade(request: dict[str, str]) -> str:
@@ -68,57 +67,43 @@ def grade(request: dict[str, str]) -> str:
         `str`: `"correct"`, `"wrong"`, `"gold_unparsed"` or `"answer_unparsed"`.
     """
     gold, answer = read(request["gold"]), read(request["answer"])
-    parsed_gold = _parse(gold)
-    words = _words(gold), _words(answer)
-    if words[0] is None and not _has_value(parsed_gold):
+    if len(_PROSE_WORD.findall(gold)) > MAX_WORDS:
         return GOLD_UNPARSED
-    if gold == answer:
+    parsed_gold = _parse(gold)
+    words, times = (_words(gold), _words(answer)), (clock(gold), clock(answer))
+    if words[0] is None and times[0] is None and not _has_value(parsed_gold):
+        return GOLD_UNPARSED
+    if gold == answer and changing_words(gold) == changing_words(answer) and _same_unit(request):
         return CORRECT
     if None not in words:
         return CORRECT if words[0] == words[1] else WRONG
-    if _brackets(gold) and _brackets(answer) and _brackets(gold) != _brackets(answer):
+    if None not in times:
+        return CORRECT if times[0][:2] == times[1][:2] and {times[0][2], times[1][2]} != {"a", "p"} else WRONG
+    if changing_words(gold) != changing_words(answer) or not _same_unit(request):
+        return WRONG
+    several = quantities(request["gold"]), quantities(request["answer"])
+    if any(several):
+        return CORRECT if several[0] == several[1] else WRONG
+    brackets = _brackets(gold), _brackets(answer)
+    if None not in brackets and brackets[0] != brackets[1]:
+        return WRONG
+    if brackets == (("(", "("), None) and _is_bare_list(answer):
+        answer = f"({answer})"
+    if _is_false_chain(answer) or (_is_number(parsed_gold) and (_UNSOLVED.match(answer) or _is_bare_list(answer))):
         return WRONG
     bases = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
     if None not in bases and bases[0][1] != bases[1][1]:
         return WRONG
     parsed = _parse(answer)
     if verify(list(parsed_gold), list(parsed), allow_set_relation_comp=True, timeout_seconds=None):
-        return CORRECT
+        return CORRECT if _decimals_agree(gold, answer, parsed_gold, parsed) else WRONG
     return WRONG if words[1] or _has_value(parsed) else ANSWER_UNPARSED
 
 
-def read(text: str) -> str:
-    r"""Bring an answer into the form that is compared, by the rules of the module's table.
-
-    Examples:
-        >>> read(r"\text{The answer is } 118.")
-        '118'
-        >>> read(r"$6{,}300$ dollars")
-        '6300'
-        >>> read(r"3 \text{ or } 5")
-        '3, 5'
-    """
-    text = _DELIMITERS.sub("", text).replace("~", " ")
-    text = _SYNONYM.sub(lambda match: _SYNONYMS[match[0]], text)
-    text = _ROW_SPACE.sub(r"\\\\", _UPRIGHT.sub(r"\1", text))
-    text = re.sub(_PLAIN_TEXT + r"\s*\{\s*(and|or)\s*\}", r" \1 ", text)
-    text = _trim(text)
-    whole = _GROUP.fullmatch(text)
-    if whole and re.match(r"\s*[-+]?(?:\\\$)?\s*\.?\d", whole[1]):
-        text = _trim(whole[1])
-    for leading in (_LEADING_WORDS, _LEADING_CHOICE, _LEADING_RELATION):
-        if match := leading.match(text):
-            text = _trim(text[match.end() :])
-    text = _CONNECTIVE.sub(", ", _THIN_SPACE.sub("", text))
-    plain = _GROUP.sub(r" \1", text)
-    if number := _WORDS_AFTER_NUMBER.fullmatch(plain):
-        text = plain if _MEANINGFUL.search(number[2]) else number[1]
-    return re.sub("[ ,]", "", text) if _THREES.fullmatch(text) else text
-
-
-def _trim(text: str) -> str:
-    text = _START.sub("", text, count=1) if _START.match(text) else text
-    return _END.sub("", text)
+def _same_unit(request: dict[str, str]) -> bool:
+    """Whether gold and answer state the same unit, or one of them none."""
+    units = unit(request["gold"]), unit(request["answer"])
+    return None in units or units[0] == units[1]
 
 
 def _has_value(parsed: tuple) -> bool:
@@ -144,21 +129,45 @@ def _balanced(text: str) -> bool:
 
 def _words(text: str) -> str | None:
     """The words that `text` consists of, or `None` if it is anything else."""
-    whole = _GROUP.fullmatch(text)
+    whole = GROUP.fullmatch(text)
     text = (whole[1] if whole else text).strip()
     return " ".join(text.lower().split()) if _WORDS.fullmatch(text) else None
 
 
+def _decimals_agree(gold: str, answer: str, parsed_gold: tuple, parsed: tuple) -> bool:
+    """Whether two numbers, one of them a decimal, differ by less than a thousandth of themselves."""
+    if "%" in gold + answer or not (_DECIMAL.fullmatch(gold) or _DECIMAL.fullmatch(answer)):
+        return True
+    if not (_is_number(parsed_gold) and _is_number(parsed)):
+        return True
+    first, second = (complex(parsed[0].evalf(15)) for parsed in (parsed_gold, parsed))
+    return abs(first - second) <= 1e-3 * max(abs(first), abs(second))
+
+
+def _is_number(parsed: tuple) -> bool:
+    return bool(parsed) and getattr(parsed[0], "is_number", False)
+
+
+def _is_false_chain(text: str) -> bool:
+    """Whether `text` equates numbers that differ, as `3 = 5` does, up to the first approximation."""
+    sides = _EQUALS.split(_APPROXIMATES.split(text)[0])
+    if len(sides) < 2 or "," in text:
+        return False
+    numbers = [list(parsed) for parsed in map(_parse, sides) if _is_number(parsed)]
+    return any(not verify(numbers[0], other, timeout_seconds=None) for other in numbers[1:])
+
+
+def _is_bare_list(text: str) -> bool:
+    """Whether `text` is several values without names, brackets around them or brackets of their own."""
+    parts = items(text)
+    return len(parts) > 1 and "=" not in text and not any(map(_brackets, parts))
+
+
 def _brackets(text: str) -> tuple[str, str] | None:
     """The pair of brackets around a list, or `None` for a text that is no list or has no brackets around it."""
-    text = _SIZES.sub("", text)
-    tokens = re.findall(r"\\[{}]|\\[a-zA-Z]+|.", text)
-    if len(tokens) < 2 or tokens[0] not in _OPENING or tokens[-1] not in _CLOSING:
+    found = tokens(_SIZES.sub("", text))
+    if len(found) < 2 or found[0][0] not in ("(", "[", r"\{") or found[-1][0] not in (")", "]", r"\}"):
         return None
-    depth, is_list = 0, False
-    for position, token in enumerate(tokens):
-        depth += (token in _OPENING or token == "{") - (token in _CLOSING or token == "}")
-        if depth == 0 and position < len(tokens) - 1:
-            return None  # the first bracket closes before the end, as in (1,2),(3,4)
-        is_list |= depth == 1 and token == ","
-    return (_OPENING[tokens[0]], _CLOSING[tokens[-1]]) if is_list else None
+    if any(depth == 0 for _, depth in found[:-1]) or (",", 1) not in found:
+        return None  # the first bracket closes before the end, as in (1,2),(3,4); or one value in brackets
+    return _BRACKETS[found[0][0]], _BRACKETS[found[-1][0]]

@@ -9,12 +9,13 @@ per row, in order; a row is never scored by guess (no box, no reward).
 |---|---|
 | `<think>` opened, in it or at the end of a text prompt, and not closed | 0 `unfinished_thinking` |
 | `</think>` present | only what follows the last one is looked at |
+| `<thinking>`, `[THINK]`, other capitals | the same |
 | no `\boxed{` or `\fbox{` | 0 `no_box`: a bare final number earns nothing |
 | the last box is not closed (cut off) | 0 `unclosed`, whatever earlier boxes say |
 | the last box is empty | 0 `empty_box` |
 | the last box is longer than 2,000 characters | 0 `too_long` |
 | several boxes | the last one counts |
-| several boxes with only `,` `;` `and` `or` `name =` between | one list: `\boxed{3} or \boxed{5}` is not 5 |
+| several boxes with only `,` `;` `/` `name =` or joining words between | one list: `\boxed{3} or \boxed{5}` is not 5 |
 | text after the last box, cut off or not | ignored |
 | the answer cannot be read as maths or words | 0 `answer_unparsed` |
 | the comparison passes its limit | 0 `timeout` |
@@ -42,10 +43,13 @@ MEMORY_MB = 1024
 MAX_PROCESSES = 4
 
 _TARGET = "mintrl_trl.rewards.equivalence:grade"
-_BOX = re.compile(r"\\f?boxed\s*\{|\\fbox\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fboxed|fbox)\s*(?:\{|$)")  # the end of the text may cut a box off before its brace
+_OPEN_THINKING, _END_THINKING = (re.compile(rf"[<\[]{tag}think(?:ing)?\s*[>\]]", re.IGNORECASE) for tag in ("", "/"))
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_JOINING_WORDS = r"(?:for (?:part|case) \(?\w\)?|and|or|perhaps|maybe|possibly|alternatively|\s)+"
 _JOIN = re.compile(  # what may stand between two boxes of one list
-    r"(?:[\s,;&$~*]|\\[,;:! ()\[\]\\]|\\q?quad|and|or|\\text\{\s*(?:and|or)\s*\}|[A-Za-z](?:_\{?\w+\}?)?\s*=)*"
+    r"(?:[\s,;&$~*/]|\\[,;:! ()\[\]\\]|\\q?quad|[A-Za-z](?:_\{?\w+\}?)?\s*=|"
+    rf"\b{_JOINING_WORDS}\b|\\text\{{{_JOINING_WORDS}\}})*"
 )
 
 
@@ -178,7 +182,8 @@ class MathChecker:
         self._pool.close()
 
     def _opens_thinking(self, prompt: object) -> bool:
-        return self._prompt_opens_thinking or (isinstance(prompt, str) and prompt.rstrip().endswith("<think>"))
+        ends_open = isinstance(prompt, str) and _OPEN_THINKING.search(prompt.rstrip()[-12:]) is not None
+        return self._prompt_opens_thinking or ends_open
 
     def _start(self, texts: Sequence[str], golds: Sequence[str], deadline: float) -> list[MathCheck | _Pending]:
         """Per row its result, where the text alone decides, or the comparison it waits for; equal ones run once."""
@@ -215,8 +220,8 @@ def find_answer(completion: str) -> tuple[Why | None, str]:
         >>> find_answer(r"We get \boxed{12} then \boxed{1")[0]
         <Why.UNCLOSED: 'unclosed'>
     """
-    text = completion.rpartition("</think>")[2]
-    if "<think>" in text:
+    text = _END_THINKING.split(completion)[-1]
+    if _OPEN_THINKING.search(text):
         return Why.UNFINISHED_THINKING, ""
     boxes = list(_BOX.finditer(text))
     if not boxes:
