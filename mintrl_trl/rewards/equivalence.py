@@ -8,6 +8,8 @@ end. Invariant: a value is compared as LaTeX inside a box, gold and answer read 
 | written | read as |
 |---|---|
 | `$x$`, `\(x\)`, `x.`, `x \\` | `x`: maths delimiters, spaces and a final stop go |
+| `\mathbf{x}`, `\large x`, `\textcolor{red}{x}`, `x \checkmark` | `x`: dressing goes |
+| `√3`, `2π`, `x²`, `≤`, `−5` | typographic characters are read as their commands |
 | `\frac12`, `\frac\pi2`, `\binom52` | arguments without braces are legal LaTeX |
 | `= 118`, `\approx 118`, `about 118` | `118`: a leading relation goes; the value must still agree to 6 decimals |
 | `\text{The answer is } 118`, `Total: 118` | `118`: words that end by announcing a value go, others stay |
@@ -24,8 +26,9 @@ end. Invariant: a value is compared as LaTeX inside a box, gold and answer read 
 | `(1,2)`, `[1,2]`, `\{1,2\}` | three different things; without brackets, `1,2` may stand for a set or a pair |
 | `1,2` | a list in any order, repeats ignored; `(1,2)` is ordered |
 | `(0,1]`, `0 < x \le 1` | the same interval |
-| `x = 5`, `f(x) = 5`, `x + y = 5` | equal to `5`; `2x = 5` and `x^2 = 5` are equations for `x` and are not |
+| `x = 5`, `f(x) = 5`, `x + y = 5` | equal to `5`; `2x = 5`, `x^2 = 5` are equations for `x` and are not |
 | `y = 2x` and `2x - y = 0` | the same curve |
+| `2x = 10 \implies x = 5` | `x = 5`: the conclusion counts |
 | `\frac{2}{6} = \frac13` | the last side counts; numbers equated that differ (`3 = 5`) are wrong |
 | `204_5` and `204_7` | different; `204` may stand for each |
 | `4:30 p.m.` and `4:30 a.m.` | different; `4:30` may stand for each |
@@ -52,7 +55,6 @@ _CONFIG = (LatexExtractionConfig(boxed_match_priority=0),)
 _WORDS = re.compile(r"[A-Za-z]{3,}(?:[\s'-]+[A-Za-z]+)*")
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _DECIMAL = re.compile(r"[-+]?\d*\.\d+")
-_UNSOLVED = re.compile(r"(?!-?[a-z]\s*=)-?\d*\s*[a-z](?:\^\{?\d+\}?)?\s*(?:[-+]\s*\d+\s*)?=")  # 2x = , x^2 = , x + 1 =
 _EQUALS = re.compile(r"(?<![<>!:])=")
 _APPROXIMATES = re.compile(r"\\(?:approx|simeq|equiv)(?![a-zA-Z])")
 _BASE = re.compile(r"-?\w+_\{?(\d+)\}?")
@@ -70,34 +72,44 @@ def grade(request: dict[str, str]) -> str:
     if len(_PROSE_WORD.findall(gold)) > MAX_WORDS:
         return GOLD_UNPARSED
     parsed_gold = _parse(gold)
-    words, times = (_words(gold), _words(answer)), (clock(gold), clock(answer))
-    if words[0] is None and times[0] is None and not _has_value(parsed_gold):
+    if _words(gold) is None and clock(gold) is None and not _has_value(parsed_gold):
         return GOLD_UNPARSED
-    if gold == answer and changing_words(gold) == changing_words(answer) and _same_unit(request):
-        return CORRECT
-    if None not in words:
-        return CORRECT if words[0] == words[1] else WRONG
-    if None not in times:
-        return CORRECT if times[0][:2] == times[1][:2] and {times[0][2], times[1][2]} != {"a", "p"} else WRONG
-    if changing_words(gold) != changing_words(answer) or not _same_unit(request):
+    same = _same_text(gold, answer)
+    if same is None:
+        several = quantities(request["gold"]), quantities(request["answer"])
+        same = several[0] == several[1] if any(several) else None
+    if same is not None:
+        return CORRECT if same and _same_unit(request) else WRONG
+    if changing_words(gold) != changing_words(answer) or not _same_unit(request) or not _same_form(gold, answer):
         return WRONG
-    several = quantities(request["gold"]), quantities(request["answer"])
-    if any(several):
-        return CORRECT if several[0] == several[1] else WRONG
-    brackets = _brackets(gold), _brackets(answer)
-    if None not in brackets and brackets[0] != brackets[1]:
+    if _is_false_chain(answer) or (_is_number(parsed_gold) and (_is_unsolved(answer) or _is_bare_list(answer))):
         return WRONG
-    if brackets == (("(", "("), None) and _is_bare_list(answer):
-        answer = f"({answer})"
-    if _is_false_chain(answer) or (_is_number(parsed_gold) and (_UNSOLVED.match(answer) or _is_bare_list(answer))):
-        return WRONG
-    bases = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
-    if None not in bases and bases[0][1] != bases[1][1]:
-        return WRONG
-    parsed = _parse(answer)
+    parsed = _parse(f"({answer})" if _brackets(gold) == ("(", "(") and _is_bare_list(answer) else answer)
     if verify(list(parsed_gold), list(parsed), allow_set_relation_comp=True, timeout_seconds=None):
         return CORRECT if _decimals_agree(gold, answer, parsed_gold, parsed) else WRONG
-    return WRONG if words[1] or _has_value(parsed) else ANSWER_UNPARSED
+    return WRONG if _words(answer) or _has_value(parsed) else ANSWER_UNPARSED
+
+
+def _same_text(gold: str, answer: str) -> bool | None:
+    """Whether the two are the same text, words or time of day; `None` where their text does not decide."""
+    if gold == answer:
+        return True
+    words = _words(gold), _words(answer)
+    if None not in words:
+        return words[0] == words[1]
+    times = clock(gold), clock(answer)
+    if None not in times:
+        return times[0][:2] == times[1][:2] and {times[0][2], times[1][2]} != {"a", "p"}
+    return None
+
+
+def _same_form(gold: str, answer: str) -> bool:
+    """Whether brackets around a list, and the bases of numbers, are the same where both sides have them."""
+    for form in (_brackets, _base):
+        forms = form(gold), form(answer)
+        if None not in forms and forms[0] != forms[1]:
+            return False
+    return True
 
 
 def _same_unit(request: dict[str, str]) -> bool:
@@ -157,10 +169,26 @@ def _is_false_chain(text: str) -> bool:
     return any(not verify(numbers[0], other, timeout_seconds=None) for other in numbers[1:])
 
 
+def _is_unsolved(text: str) -> bool:
+    """Whether `text` is an equation such as `2x = 5`, with one letter on its left that does not stand there alone."""
+    left, *rest = _EQUALS.split(text)
+    left = re.sub(r"\\(?:alpha|beta|gamma|theta|phi|lambda|mu|omega)(?![a-zA-Z])", "t", left)
+    left = re.sub(r"\\(?:sqrt|[dt]?frac|cdot|times)(?![a-zA-Z])", "*", left)
+    left = re.sub(r"_\w+", "", re.sub(r"\\[a-zA-Z]+|[{}\s']", "", left))
+    if not rest or re.fullmatch(r"[A-Za-z]\(.*\)|\|[A-Z]\|", left):  # the value of a function, the size of a set
+        return False
+    return len(left) > 1 and len(re.findall("[A-Za-z]", left)) == 1
+
+
 def _is_bare_list(text: str) -> bool:
     """Whether `text` is several values without names, brackets around them or brackets of their own."""
     parts = items(text)
     return len(parts) > 1 and "=" not in text and not any(map(_brackets, parts))
+
+
+def _base(text: str) -> str | None:
+    match = _BASE.fullmatch(text)
+    return match[1] if match else None
 
 
 def _brackets(text: str) -> tuple[str, str] | None:

@@ -11,6 +11,42 @@ import re
 _PLAIN_TEXT = r"\\(?:text|textbf|textit|textrm|textnormal|mbox)"
 GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
 _DELIMITERS = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
+_CONCLUSION = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow|therefore)(?![a-zA-Z])")
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-",
+        "–": "-",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "÷": r"\div ",
+        "π": r"\pi ",
+        "θ": r"\theta ",
+        "∞": r"\infty ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "≈": r"\approx ",
+        "±": r"\pm ",
+        "∪": r"\cup ",
+        "∩": r"\cap ",
+        "∈": r"\in ",
+        "∅": r"\emptyset ",
+        "°": r"^\circ ",
+        "²": "^2 ",
+        "³": "^3 ",
+        "½": r"\frac12 ",
+        "¼": r"\frac14 ",
+        "¾": r"\frac34 ",
+        "\u00a0": " ",
+        "\u202f": " ",
+    }
+)
+_ROOT = re.compile(r"√\s*[({]?(\d+|[a-zA-Z](?![a-zA-Z]))[)}]?")
+_DRESSING = re.compile(
+    r"\\(?:displaystyle|textstyle|small|large|Large|LARGE|huge|Huge|mathbf|boldsymbol|bm|bf|underline|checkmark)"
+    r"(?![a-zA-Z])|\\(?:textcolor|color)\s*\{\w+\}|\*\*"
+)
+_REVERSED = re.compile(r"^([^=<>]*[^=<>!:\\])=\s*([a-z])$")
 _START = re.compile(r"(?:\s|\\[,;:! ])+")
 _END = re.compile(r"(?:\s|\\[,;:! ]|\\\\|(?<![.\\])[.,;])+$")
 _SYNONYMS = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\langle": "(", r"\rangle": ")", r"\varnothing": r"\emptyset"}
@@ -115,17 +151,21 @@ def read(text: str) -> str:
         >>> read(r"3 \text{ or } 5")
         '3, 5'
     """
-    text = _DELIMITERS.sub("", text).replace("~", " ")
+    text = _ROOT.sub(r"\\sqrt{\1}", text.translate(_CHARACTERS))
+    text = _DRESSING.sub("", _CONCLUSION.split(_DELIMITERS.sub("", text).replace("~", " "))[-1])
     text = _SYNONYM.sub(lambda match: _SYNONYMS[match[0]], text)
     text = _BARE_ARGUMENTS.sub(_with_braces, _ROW_SPACE.sub(r"\\\\", _UPRIGHT.sub(r"\1", text)))
     text = re.sub(_PLAIN_TEXT + r"\s*\{\s*(and|or)\s*\}", r" \1 ", text)
     text = _trim(text)
+    if braced := re.fullmatch(r"\{([^{}]*)\}", text):
+        text = _trim(braced[1])
     whole = GROUP.fullmatch(text)
     if whole and _NO_WORDS.match(whole[1]):
         text = _trim(whole[1])
     for leading in _LEADING:
         if (match := leading.match(text)) and not changing_words(match[0]):
             text = _trim(text[match.end() :])
+    text = _REVERSED.sub(r"\2 = \1", text)
     if sign := _LEADING_SIGN.match(plain(text)):
         text = "-" + plain(text)[sign.end() :]
     text = _both_signs(_THIN_SPACE.sub("", text))
