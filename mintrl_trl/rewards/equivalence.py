@@ -104,12 +104,13 @@ def _same_text(gold: str, answer: str) -> bool | None:
 
 
 def _same_form(gold: str, answer: str) -> bool:
-    """Whether brackets around a list, and the bases of numbers, are the same where both sides have them."""
+    """Whether brackets around a list, and the bases of numbers, are the same where both sides have them, and what
+    math-verify overlooks in a list, a minus sign before it and dots in it, stands on both sides or none."""
     for form in (_brackets, _base):
         forms = form(gold), form(answer)
         if None not in forms and forms[0] != forms[1]:
             return False
-    return True
+    return _negates_list(gold) == _negates_list(answer) and _has_dots(gold) == _has_dots(answer)
 
 
 def _same_unit(request: dict[str, str]) -> bool:
@@ -189,6 +190,17 @@ def _is_bare_list(text: str) -> bool:
 def _base(text: str) -> str | None:
     match = _BASE.fullmatch(text)
     return match[1] if match else None
+
+
+def _has_dots(text: str) -> bool:
+    return "," in text and re.search(r"\\[lc]?dots|\.\.\.|…", text) is not None
+
+
+def _negates_list(text: str) -> bool:
+    found = tokens(_SIZES.sub("", text).replace(" ", ""))
+    if [token for token, _ in found[:2]] not in (["-", "("], ["-", "["], ["-", r"\{"]):
+        return False
+    return all(depth for _, depth in found[1:-1]) and any(token in (",", "&") for token, _ in found)
 
 
 def _brackets(text: str) -> tuple[str, str] | None:

@@ -79,7 +79,7 @@ _MIXED_NUMBER = re.compile(r"([-+]?\d+)\s+(\d+)/(\d+)")
 _LEADING_SIGN = re.compile(r"(?:negative|minus)\s+(?=[\d.\\])", re.IGNORECASE)
 
 _THIN_SPACE = re.compile(r"(?<=\d),\\!\s*(?=\d{3})|(?<=\d)\\[,!:;](?=\d)|(?<=\d)\{,\}(?=\d)")
-_THREES = re.compile(r"[-+]?(?:\\\$\s*)?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
+_THREES = re.compile(r"(?:[a-zA-Z]\s*=\s*)?[-+]?(?:\\\$\s*)?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
 _CONNECTIVE = re.compile(r"\s*,?\s+(?:and|or)\s+")
 _NUMBER = r"[-+]?(?:\\\$)?\s*[\d.,]*\d(?:/\d+)?"
 _WORDS_AFTER_NUMBER = re.compile(rf"({_NUMBER})\s+((?:[A-Za-z]{{3,}}[\s.]*)+)")
