@@ -208,6 +208,7 @@ def boxed(text):
         ("5", boxed("|S| = 5"), "correct"),
         ("5", boxed("5, 5"), "wrong"),
         ("5abc", boxed("5"), "wrong"),
+        ("be + 3", boxed("3"), "wrong"),
         ("5abc", boxed("5bca"), "correct"),
         ("5", boxed("5 point five"), "wrong"),
         # Small numbers.

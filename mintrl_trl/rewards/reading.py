@@ -66,8 +66,9 @@ _LEADING = (
         rf"{_PLAIN_TEXT}\s*\{{[A-Za-z ]*[A-Za-z]{{3,}}\s*\}}\s*=(?=.*\S)",
         re.IGNORECASE | re.DOTALL,
     ),
-    re.compile(  # the same without a text group
-        rf"[A-Za-z' ,-]*(?:(?:{_ANNOUNCING})\s*:?|[A-Za-z]{{3,}}\s*:)(?=.*\S)", re.IGNORECASE | re.DOTALL
+    re.compile(  # the same without a text group; not a product such as be + 3
+        rf"(?=[A-Za-z' ,]*[A-Za-z]{{3}})[A-Za-z' ,]*(?:(?:{_ANNOUNCING})\s*:?|[A-Za-z]{{3,}}\s*:)(?=.*\S)",
+        re.IGNORECASE | re.DOTALL,
     ),
     re.compile(_PLAIN_TEXT + r"\s*\{\s*\(?[A-H]\)?[.:]?\s*\}(?:\s|\\[ ,;:])*(?=[\d\\(-])"),  # the letter of a choice
     re.compile(r"(?:=|\\(?:approx|simeq)(?![a-zA-Z]))\s*"),
