@@ -59,6 +59,8 @@ def test_printed_text(printed, expected, right):
         ([2, 1, 3], (1, 2), "set_equal", {}, False),
         ([2], (1, 2), "set_equal", {}, False),
         (None, (1, 2), "set_equal", {}, False),
+        (range(1, 3), (1, 2), "set_equal", {}, True),
+        (range(1, 10**18), (1, 2), "set_equal", {}, False),  # not gone through to its end
         ([[1]], ((1,),), "set_equal", {}, False),  # not hashable
         (True, True, "is_not_none", {}, True),
         (False, True, "is_not_none", {}, False),

@@ -111,8 +111,7 @@ def _lists(value: object) -> object:
 
 def _set_equal(value: object, expected: object, args: object, atol: float) -> bool:
     wanted = set(expected)
-    found = [item for item in value if item in wanted]
-    return len(found) == len(list(value)) and set(found) == wanted
+    return all(item in wanted for item in value) and set(value) == wanted  # the first stops at a range without end
 
 
 def _is_not_none(value: object, expected: object, args: object, atol: float) -> bool:

@@ -19,15 +19,16 @@ the types below, and has exactly these types, subclasses reduced.
 | anything else | `{"object": type name}`, or what `opaque` makes of it |
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
-_LARGE_BITS = 8192  # beyond this, decimal text is slow and Python may refuse to read it
-_MAX_HASHED = 20_000  # elements of one set or dict; more could be made to collide, and then takes long to build
+_LARGE_BITS = 8192  # beyond this, decimal text is slow and Python may refuse to read it; fractions are slow too
+_MAX_HASHED = 20_000  # elements of one set or dict
+_MAX_COLLIDING = 16  # of them with the same hash: two are a coincidence, thousands take minutes to compare
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def decode(item: object, reference: Callable[[object], object] | None = None) ->
     """Turn a JSON value from `encode` back; `reference` reads what `encode`'s `opaque` wrote.
 
     Raises:
-        ValueError: It does not come from `encode`, or holds a set or dict of more than 20,000 elements.
+        ValueError: It does not come from `encode`, or takes long to build: a set or dict of more than 20,000 elements
+            or with more than 16 of the same hash, a fraction of numbers with more than 8,192 bits.
     """
     try:
         return _decode(item, reference)
@@ -103,9 +105,14 @@ def _decode(item: object, reference: Callable[[object], object] | None) -> objec
         raise TypeError("an object with one key is wanted")
     ((tag, body),) = item.items()
     if tag in _CONTAINERS:
-        if tag not in ("tuple", "deque") and len(body) > _MAX_HASHED:
+        if tag in _HASHED and len(body) > _MAX_HASHED:
             raise ValueError(f"a {tag} of {len(body)} elements")
-        return _CONTAINERS[tag](_decode(part, reference) for part in body)
+        parts = [_decode(part, reference) for part in body]
+        if tag in _HASHED:
+            hashes = Counter(hash(part[0] if tag == "dict" else part) for part in parts)
+            if max(hashes.values(), default=0) > _MAX_COLLIDING:
+                raise ValueError(f"a {tag} of colliding elements")
+        return _CONTAINERS[tag](parts)
     if tag in _SCALARS:
         return _SCALARS[tag](body)
     if reference is not None:
@@ -117,6 +124,14 @@ def _numbers(kind: Callable) -> Callable[[list], object]:
     return lambda body: kind(*(_decode(part, None) for part in body))
 
 
+def _fraction(body: list) -> Fraction:
+    numerator, denominator = (_decode(part, None) for part in body)
+    # A text or decimal such as 1e999999999 would be expanded; and reducing large numbers takes seconds.
+    if not all(type(part) is int and part.bit_length() <= _LARGE_BITS for part in (numerator, denominator)):
+        raise ValueError("a fraction of other than two whole numbers of moderate size")
+    return Fraction(numerator, denominator)
+
+
 _CONTAINERS: dict[str, Callable] = {
     "tuple": tuple,
     "set": set,
@@ -124,11 +139,12 @@ _CONTAINERS: dict[str, Callable] = {
     "dict": dict,
     "deque": deque,
 }
+_HASHED = ("set", "frozenset", "dict")
 _SCALARS: dict[str, Callable] = {
     "int": lambda body: int(body, 16),
     "complex": _numbers(complex),
     "bytes": bytes.fromhex,
-    "fraction": _numbers(Fraction),
+    "fraction": _fraction,
     "decimal": Decimal,
     "range": _numbers(range),
     "date": date.fromisoformat,
