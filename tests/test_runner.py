@@ -218,6 +218,13 @@ def test_isolation_can_be_required(caplog):
     assert record.levelname == "WARNING" and "network_cut" in record.getMessage()
 
 
+def test_launcher_finds_the_package_from_a_relative_path(monkeypatch):
+    root = str(Path(__file__).parents[1])
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "path", ["", *(path for path in sys.path if path not in ("", root))])
+    Launcher(()).close()
+
+
 def test_limit_below_the_trainers_own_memory_works():
     own = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     assert own > 400 * 2**20  # torch is in it

@@ -24,6 +24,7 @@ from .sandbox.namespaces import user_maps
 from .sandbox.wire import MAP_USERS, MAPPED, MESSAGE_BYTES, NAMESPACES, READY, Limits
 
 # sys.path travels as an argument, so that the launcher finds this package; programs get the interpreter's own path.
+# Its entries are relative to the trainer's folder, "" above all, which is not the launcher's.
 _BOOT = (
     "import sys; own = sys.path[:]; sys.path[:] = sys.argv[1].split('\\n'); "
     "from mintrl_trl.rewards.sandbox.launcher import serve; "
@@ -76,7 +77,8 @@ class Launcher:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.callback(self._control.close)
         with theirs:
-            arguments = ["\n".join(sys.path), "\n".join(libraries), str(theirs.fileno()), settings]
+            paths = "\n".join(map(os.path.abspath, sys.path))
+            arguments = [paths, "\n".join(libraries), str(theirs.fileno()), settings]
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
                 stdin=subprocess.DEVNULL,
