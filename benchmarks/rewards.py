@@ -4,7 +4,8 @@
     python benchmarks/rewards.py --rounds 5 --rows 256
 
 The two of a pair take turns within one run, on new rows in every round, so that neither a busy machine nor a cache
-favours one. Maths: completions in the manner of GSM8K, a quarter of them wrong; a poison row's answer keeps math-verify
+favours one. Maths: completions in the manner of GSM8K, where every gold is a whole number; a quarter of the answers is
+wrong, and three in ten are written with a comma, a dollar sign or decimals. A poison row's answer keeps math-verify
 busy until its own limit of 5 s. Code: small programs that read and print, as many at once as this process has CPUs;
 `subprocess.run` starts a plain Python for each, without limits or confinement.
 
@@ -39,16 +40,15 @@ def math_rows(count: int, seed: int) -> Rows:
     rows = []
     for _ in range(count):
         price, number, paid = rng.randint(2, 99), rng.randint(2, 99), rng.randint(100, 9999)
-        gold = rng.choice((f"{price * number + paid}", f"{price * number + paid:,}", f"{price * number / 4:.2f}"))
-        answer = gold if rng.random() < 0.75 else gold[:-1] + str((int(gold[-1]) + 1) % 10)
-        rows.append(
-            (
-                f"Each of the {number} boxes costs ${price}, so together they cost {number} * {price} = "
-                f"{number * price} dollars. With the {paid} dollars for the ride we add both numbers and look at what "
-                f"is asked for. The answer is $\\boxed{{{answer}}}$.",
-                gold,
-            )
+        total = price * number + paid
+        answer = total if rng.random() < 0.75 else total + 1
+        shown = rng.choices((f"{answer}", f"{answer:,}", f"\\${answer}", f"{answer}.00"), (7, 1, 1, 1))[0]
+        text = (
+            f"Each of the {number} boxes costs ${price}, so together they cost {number} * {price} = {number * price} "
+            f"dollars. With the {paid} dollars for the ride we add both numbers: {number * price} + {paid} = {answer}. "
+            f"That is what is asked for. The answer is $\\boxed{{{shown}}}$."
         )
+        rows.append((text, str(total)))
     return rows
 
 

@@ -141,13 +141,16 @@ def test_reward_refuses_what_it_cannot_score(checker, prompts, completions, answ
         reward(checker, completions, answer, prompts)
 
 
-def test_equal_comparisons_run_once(checker, monkeypatch):
+def test_equal_comparisons_run_once_and_plain_ones_never(checker, monkeypatch):
     submitted = []
     submit = checker._pool.submit
     monkeypatch.setattr(checker._pool, "submit", lambda *a, **k: submitted.append(a) or submit(*a, **k))
-    checks = checker.check_all([boxed("5"), boxed("5"), boxed("6"), boxed("5")], ["5", "5", "5", "6"])
+    checks = checker.check_all([boxed("5x"), boxed("5x"), boxed("6x"), boxed("5x")], ["5x", "5x", "5x", "6x"])
     assert [check.correct for check in checks] == [True, True, False, False]
     assert len(submitted) == 3
+    checks = checker.check_all([boxed("5"), boxed("-5"), boxed("+05"), boxed("9" * 400)], ["5", "5", "5", "9" * 399])
+    assert [check.correct for check in checks] == [True, False, True, False]
+    assert len(submitted) == 3  # whole numbers need no child
 
 
 def test_check_golds_finds_golds_that_do_not_equal_themselves(checker):

@@ -1,9 +1,9 @@
 r"""The rule-based reward for maths: the last boxed answer of a completion, compared with the gold answer.
 
 Owns: where the answer of a completion is (the table below), the closed set of reasons (`Why`), the reward function for
-TRL and the check of the gold answers at start-up. Never parses maths in the calling process: comparison runs in
-children that are killed at a limit (`rewards.worker`), by the rules of `rewards.equivalence`. Invariant: one result
-per row, in order; a row is never scored by guess (no box, no reward).
+TRL and the check of the gold answers at start-up. Never parses maths in the calling process: all but two plain whole
+numbers are compared in children that are killed at a limit (`rewards.worker`), by the rules of `rewards.equivalence`.
+Invariant: one result per row, in order; a row is never scored by guess (no box, no reward).
 
 | completion | result |
 |---|---|
@@ -45,6 +45,7 @@ MAX_PROCESSES = 4
 _TARGET = "mintrl_trl.rewards.equivalence:grade"
 _BOX = re.compile(r"\\(?:boxed|fboxed|fbox)\s*(?:\{|$)")  # the end of the text may cut a box off before its brace
 _OPEN_THINKING, _END_THINKING = (re.compile(rf"[<\[]{tag}think(?:ing)?\s*[>\]]", re.IGNORECASE) for tag in ("", "/"))
+_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,400}")  # two of these need no mathematics, and most short answers are
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _JOINING_WORDS = r"(?:for (?:part|case) \(?\w\)?|and|or|perhaps|maybe|possibly|alternatively|\s)+"
 _JOIN = re.compile(  # what may stand between two boxes of one list
@@ -193,6 +194,9 @@ class MathChecker:
             why, boxed = find_answer(text)
             if why is not None:
                 rows.append(MathCheck(why, boxed))
+                continue
+            if _WHOLE_NUMBER.fullmatch(boxed) and _WHOLE_NUMBER.fullmatch(gold):
+                rows.append(MathCheck(Why.CORRECT if int(boxed) == int(gold) else Why.WRONG, boxed))
                 continue
             key = boxed, gold
             if key not in running:
