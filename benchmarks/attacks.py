@@ -107,7 +107,7 @@ class World:
         for folder, folders, names in os.walk(self.folder):
             for name in (*folders, *names):
                 path = os.path.join(folder, name)
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):  # gone, or too deep to look at
                     info = os.lstat(path)
                     is_folder = stat.S_ISDIR(info.st_mode)
                     found.add((path, info.st_mode, *(() if is_folder else (info.st_size, info.st_mtime_ns))))

@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import selectors
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from .jobs import SandboxError
+from .sandbox.folders import remove_folder
 from .sandbox.namespaces import user_maps
 from .sandbox.wire import MAP_USERS, MAPPED, MESSAGE_BYTES, NAMESPACES, READY, Limits
 
@@ -69,7 +69,7 @@ class Launcher:
         folder = None
         if NAMESPACES not in layers:  # with them, folders are in memory
             folder = tempfile.mkdtemp(prefix="mintrl-programs-")
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(remove_folder, folder)
         settings = json.dumps({"layers": list(layers), "visible": visible, "folder": folder})
         self._errors = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

@@ -14,12 +14,12 @@ them, strongest first (`rewards.runner`). Invariant: a layer that was asked for 
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterable
 
 from .filters import install_landlock, install_seccomp
+from .folders import remove_folder
 from .namespaces import Namespaces
 from .syscalls import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, drop_capabilities, prctl
 from .wire import LANDLOCK, NAMESPACES, SECCOMP, Limits
@@ -87,12 +87,6 @@ class Confinement:
             install_landlock(self._visible, [folder] if folder else [])
         if SECCOMP in self._layers:
             install_seccomp()
-
-
-def remove_folder(folder: str | None) -> None:
-    """Remove a folder, if there is one."""
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _limit(name: str, value: int) -> None:

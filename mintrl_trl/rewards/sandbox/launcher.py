@@ -23,7 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from .confinement import Confinement, remove_folder
+from .confinement import Confinement
+from .folders import remove_folder
 from .harness import answer_calls, leave, run_script
 from .remote import run_tests, serve_objects
 from .wire import CALLS, MAP_USERS, MAPPED, MAX_DESCRIPTORS, MESSAGE_BYTES, READY, SCRIPT, SERVE, TESTS, Limits
