@@ -4,6 +4,7 @@ import ipaddress
 import os
 import random
 import shutil
+import signal
 import socket
 import tempfile
 
@@ -29,7 +30,11 @@ hypothesis.settings.load_profile("fixed")
 
 
 def pytest_configure(config):
-    """Hide CUDA devices unless tests that need one were asked for."""
+    """Hide CUDA devices unless tests that need one were asked for; let interrupts arrive.
+
+    A shell starts its background jobs with interrupts ignored, which Python inherits.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "not gpu" in config.option.markexpr:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
