@@ -167,6 +167,12 @@ def boxed(text):
         ("5", boxed("5 more apples"), "correct"),
         ("5", boxed("5 tenths"), "wrong"),
         ("5", boxed(r"5 \text{ millions}"), "wrong"),
+        ("25", boxed(r"25 \text{ pi}"), "wrong"),
+        ("5", boxed(r"5 \text{ or six}"), "wrong"),
+        ("5", boxed(r"5\text{ feet six inches}"), "wrong"),
+        ("20", boxed(r"20\text{ each, so 40 total}"), "wrong"),
+        ("5", boxed(r"5 \text{ base six}"), "wrong"),
+        ("5", boxed(r"5\text{k}"), "wrong"),
         ("1500000", boxed(r"\$1.5 \text{ million}"), "correct"),
         ("144", boxed("12 dozen eggs"), "correct"),
         # Units.

@@ -99,7 +99,9 @@ _CHANGING = re.compile(
     r"(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|over|under)|below zero|minus|negative|plus|"
     r"point (?:oh|zero|one|two|three|four|five|six|seven|eight|nine)|twice|thrice|double|half|halves|thirds?|"
     r"fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|millionths?|squared|cubed|"
-    r"factorial)\b|n't\b",
+    r"factorial|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|sixty|seventy|"
+    r"eighty|ninety|quarters?|quadrillion|lakh|crore|bn|pi|root|over|out of|times|divided|choose|remainder|mod|base|"
+    r"dot|so)\b|n't\b|(?<=\d)\s*(?:k|M)\b",
     re.IGNORECASE,
 )
 
