@@ -202,7 +202,7 @@ class MInTRLConfig(GRPOConfig):
 
     # --- Display
     show_progress: bool | None = _setting(
-        None, "Whether to show a live line while rollouts are made. Unset: only on a terminal."
+        None, "Whether to show a live line while rollouts are made; a log line now and then where there is no terminal."
     )
 
     # --- TRL's and transformers' settings with other defaults, or with None for "not set by the user"
