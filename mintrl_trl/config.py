@@ -200,6 +200,32 @@ class MInTRLConfig(GRPOConfig):
         0.2, "Share of a batch's rollouts without any reward above which the run stops. From 0 to 1."
     )
 
+    # --- Updates and checkpoints
+    lean_updates: bool = _setting(
+        True,
+        "Forward no padding that can be left out and no row without gradient, and deal rows evenly to micro-batches "
+        "and processes. Same gradients. False: TRL's own layout, bit for bit.",
+    )
+    entropy_sample: int = _setting(
+        8,
+        "With lean_updates: rollouts of an update, always the same places, that the entropy is measured on. At least 0.",
+    )
+    dry_run_worst_case: bool = _setting(
+        False,
+        "Before any rollout, run one update at full prompt and completion length, report its peak memory, and change "
+        "no weight.",
+    )
+    resumable_checkpoints: int = _setting(
+        2,
+        "Latest checkpoints that keep all a run needs to go on; older ones keep a bfloat16 model alone. At least 1.",
+    )
+    allow_changed_resume: bool = _setting(
+        False, "Go on from a checkpoint although data, judge, seed or objective differ from those of its run."
+    )
+    set_aside_older_run: bool = _setting(
+        False, "Move an older run found in output_dir into a folder previous-N there, instead of refusing to start."
+    )
+
     # --- Display
     show_progress: bool | None = _setting(
         None, "Whether to show a live line while rollouts are made; a log line now and then where there is no terminal."

@@ -13,7 +13,6 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,16 +22,16 @@ from transformers import PrinterCallback, ProgressCallback
 from trl import GRPOTrainer
 
 from . import trl_seams
+from .batch_report import GeneratedBatch, JudgeCounters, reduce_totals, report_batch
 from .config import MInTRLConfig
 from .errors import FailureLimitError, NumericsError
 from .objective.advantage import compute_advantages
 from .objective.loss import regression_loss
-from .objective.metrics import Totals, counter_totals, loss_totals, reward_metrics, rollout_totals
+from .objective.metrics import Totals, loss_totals
 from .policy import build_policy
 from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
 from .reporting.live import LiveProgress
-from .reporting.records import rollout_record
 from .reporting.run_folder import RunFolder
 from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
@@ -49,20 +48,6 @@ from .training_rows import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class _Batch:
-    """The generated batch that is being made: held while TRL's hooks run, then dropped."""
-
-    rows: list[dict[str, Any]]
-    phase: Phase
-    update: int
-    training: bool
-    rollouts: list[Rollout] = field(default_factory=list)
-    rewards: Tensor | None = None  # (N,), NaN = no reward
-    reward_reasons: list[str | None] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class MInTRLTrainer(GRPOTrainer):
@@ -138,7 +123,7 @@ class MInTRLTrainer(GRPOTrainer):
         train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, args)
         eval_dataset = drop_long_eval_rows(eval_dataset, tokenizer, args)
         check_enough_rows(train_dataset, len(self.dropped_rows), args)
-        self._batch: _Batch | None = None
+        self._batch: GeneratedBatch | None = None
         self._window_totals = Totals()  # loss terms of the micro-batches of one update
         super().__init__(
             model=model,
@@ -164,7 +149,7 @@ class MInTRLTrainer(GRPOTrainer):
             self.policy.generator, None, self.policy.vocabulary, args.sampler_settings(evaluation=True)
         )
         self._eval_rows_started = 0
-        self._judge_counters: dict[str, float] = {}
+        self.judge_counters = JudgeCounters(self.judge)
         self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, args))
@@ -191,7 +176,7 @@ class MInTRLTrainer(GRPOTrainer):
         training = self.model.training
         update = self.state.global_step
         phase = self.schedule.phase(update) if training else Phase.ON_POLICY
-        batch = self._batch = _Batch(inputs, phase, update, training)
+        batch = self._batch = GeneratedBatch(inputs, phase, update, training)
         if training and update == self.schedule.intervention_updates > 0 and self.args.reset_optimizer_at_switch:
             trl_seams.clear_optimizer_state(self.optimizer)
         try:
@@ -217,7 +202,7 @@ class MInTRLTrainer(GRPOTrainer):
             width = output["completion_ids"].size(1)
             output |= trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device)
             trl_seams.replace_logged_advantages(self, advantages.values)
-        self._report(batch, is_control, output["advantages"])
+        report_batch(self, batch, is_control, output["advantages"])
         return output
 
     def _generate_single_turn(
@@ -324,58 +309,12 @@ class MInTRLTrainer(GRPOTrainer):
         )
         self._window_totals = Totals.merge([self._window_totals, totals])
         if self.accelerator.sync_gradients:  # the last micro-batch of the update
-            trl_seams.add_metrics(self, self._reduce(self._window_totals))
+            trl_seams.add_metrics(self, reduce_totals(self._window_totals))
             self._window_totals = Totals()
         loss = regression.loss
         if output.aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * output.aux_loss
         return loss / self.current_gradient_accumulation_steps
-
-    # Reporting
-
-    def _report(self, batch: _Batch, is_control: Tensor, advantages: Tensor) -> None:
-        """Metrics of a generated batch, reduced once as sums and counts, and its rollouts for the run folder."""
-        metrics = self._reduce(Totals.merge([rollout_totals(batch.rollouts), self._judge_totals()]))
-        metrics |= reward_metrics(batch.rewards, is_control, self.num_generations)
-        metrics |= {f"seconds/{stage}": seconds for stage, seconds in batch.seconds.items()}
-        trl_seams.add_metrics(self, metrics)
-        first = self.accelerator.process_index * len(batch.rows)
-        records = [
-            rollout_record(
-                rollout,
-                vocabulary=self.policy.vocabulary,
-                update=batch.update + 1,
-                group=rollout.request.row // self.num_generations,
-                reward=batch.rewards[first + index].item(),
-                reward_why=batch.reward_reasons[index],
-                advantage=advantages[index].item(),
-                row_id=batch.rows[index].get("id"),
-            )
-            for index, rollout in enumerate(batch.rollouts)
-        ]
-        records = self._gather_objects(records)
-        if self.run_folder is not None:
-            self.run_folder.append_rollouts(records)
-
-    def _judge_totals(self) -> Totals:
-        """What the judge's own counters (calls, tokens, retries, leaks) gained with this batch."""
-        if not hasattr(self.judge, "counters"):
-            return Totals()
-        before, self._judge_counters = self._judge_counters, self.judge.counters()
-        return counter_totals(before, self._judge_counters)
-
-    def _gather_objects(self, items: list) -> list:
-        if self.accelerator.num_processes == 1:
-            return items
-        from accelerate.utils import gather_object
-
-        return gather_object(items)
-
-    def _reduce(self, totals: Totals) -> dict[str, float]:
-        """Means over all processes: sums and counts are added up first, then divided once."""
-        if self.accelerator.num_processes > 1:
-            totals = Totals.merge(self._gather_objects([totals]))
-        return totals.means()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """TRL's evaluation; rollouts are the policy's own, and two evaluations at one update draw the same noise."""

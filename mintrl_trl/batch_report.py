@@ -1,0 +1,90 @@
+"""What a generated batch was, for the metrics and the run folder. Reads; decides nothing.
+
+Invariant: every number is reduced over processes as a sum and a count, and divided once.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from . import trl_seams
+from .objective.metrics import Totals, counter_totals, reward_metrics, rollout_totals
+from .reporting.records import rollout_record
+from .rollouts.doors import Judge
+from .rollouts.rollout import Rollout
+from .rollouts.schedule import Phase
+
+if TYPE_CHECKING:
+    from .trainer import MInTRLTrainer
+
+
+@dataclass
+class GeneratedBatch:
+    """The generated batch that is being made: held while TRL's hooks run, then dropped."""
+
+    rows: list[dict[str, Any]]
+    phase: Phase
+    update: int
+    training: bool
+    rollouts: list[Rollout] = field(default_factory=list)
+    rewards: Tensor | None = None  # (N,), NaN = no reward
+    reward_reasons: list[str | None] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class JudgeCounters:
+    """What the judge's own counters (calls, tokens, retries, leaks) gained since the last time they were asked.
+
+    Args:
+        judge ([`Judge`], *optional*): May have no counters.
+    """
+
+    def __init__(self, judge: Judge | None):
+        self.judge = judge
+        self._before: dict[str, float] = {}
+
+    def gained(self) -> Totals:
+        """Totals since the last call."""
+        if not hasattr(self.judge, "counters"):
+            return Totals()
+        before, self._before = self._before, self.judge.counters()
+        return counter_totals(before, self._before)
+
+
+def report_batch(trainer: "MInTRLTrainer", batch: GeneratedBatch, is_control: Tensor, advantages: Tensor) -> None:
+    """Metrics of a generated batch, reduced once, and its rollouts for the run folder.
+
+    Args:
+        trainer ([`MInTRLTrainer`]): Whose batch it is.
+        batch ([`GeneratedBatch`]): Its rows and rollouts are this process's, its rewards those of all processes.
+        is_control (`Tensor`): (N,) bool, the pure on-policy rows of all processes.
+        advantages (`Tensor`): (B,) of this process.
+    """
+    metrics = reduce_totals(Totals.merge([rollout_totals(batch.rollouts), trainer.judge_counters.gained()]))
+    metrics |= reward_metrics(batch.rewards, is_control, trainer.num_generations)
+    metrics |= {f"seconds/{stage}": seconds for stage, seconds in batch.seconds.items()}
+    trl_seams.add_metrics(trainer, metrics)
+    first = trainer.accelerator.process_index * len(batch.rows)
+    records = [
+        rollout_record(
+            rollout,
+            vocabulary=trainer.policy.vocabulary,
+            update=batch.update + 1,
+            group=rollout.request.row // trainer.num_generations,
+            reward=batch.rewards[first + index].item(),
+            reward_why=batch.reward_reasons[index],
+            advantage=advantages[index].item(),
+            row_id=batch.rows[index].get("id"),
+        )
+        for index, rollout in enumerate(batch.rollouts)
+    ]
+    records = gather_object(records)
+    if trainer.run_folder is not None:
+        trainer.run_folder.append_rollouts(records)
+
+
+def reduce_totals(totals: Totals) -> dict[str, float]:
+    """Means over all processes: sums and counts are added up first, then divided once. Called on every process."""
+    return Totals.merge(gather_object([totals])).means()
