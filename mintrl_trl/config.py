@@ -208,7 +208,7 @@ class MInTRLConfig(GRPOConfig):
     )
     entropy_sample: int = _setting(
         8,
-        "With lean_updates: rollouts of an update, always the same places, that the entropy is measured on. At least 0.",
+        "With lean_updates: rollouts of an update, in fixed places, that the entropy is measured on. At least 0.",
     )
     dry_run_worst_case: bool = _setting(
         False,
