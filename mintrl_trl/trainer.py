@@ -37,6 +37,7 @@ from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
 from .rollouts.schedule import Phase
+from .step_metrics import TokenCount
 from .training_rows import (
     check_enough_rows,
     check_rows,
@@ -125,6 +126,7 @@ class MInTRLTrainer(GRPOTrainer):
         check_enough_rows(train_dataset, len(self.dropped_rows), args)
         self._batch: GeneratedBatch | None = None
         self._window_totals = Totals()  # loss terms of the micro-batches of one update
+        self.token_count = TokenCount()
         super().__init__(
             model=model,
             reward_funcs=reward_funcs,
