@@ -1,0 +1,82 @@
+"""The launch files: accelerate's own loader and launcher read them, and mean by them what their headings say."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate import FullyShardedDataParallelPlugin
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from torch.distributed.fsdp import StateDictType
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "recipes" / "accelerate"
+TYPES = {"ddp": DistributedType.MULTI_GPU, "fsdp2": DistributedType.FSDP, "zero3": DistributedType.DEEPSPEED}
+
+
+def launcher(name: str):
+    """What `accelerate launch --config_file` makes of a file, before it starts anything."""
+    words = ["--config_file", str(FOLDER / f"{name}.yaml"), "--main_process_port", "0", "train.py"]
+    return _validate_launch_command(launch_command_parser().parse_args(words))[0]
+
+
+def test_each_file_is_tested():
+    assert {path.stem for path in FOLDER.iterdir()} == set(TYPES)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_accelerate_knows_every_key(name):
+    config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
+    assert config.distributed_type is TYPES[name]
+    assert (config.num_processes, config.num_machines, config.mixed_precision) == (8, 1, "bf16")
+    options = vars(launch_command_parser().parse_args(["train.py"]))
+    for part in ("fsdp_config", "deepspeed_config"):  # keys in these are not checked by the loader
+        assert set(getattr(config, part)) <= set(options), part
+    repeated = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    assert set(repeated) <= set(vars(config))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_command_in_the_heading_names_files_that_are_there(name):
+    heading = (FOLDER / f"{name}.yaml").read_text().split("\n\n")[0]
+    files = re.findall(r"recipes/[\w/]+\.(?:yaml|py)", heading)
+    assert files[0] == f"recipes/accelerate/{name}.yaml"
+    assert len(files) == 3 and all((ROOT / file).is_file() for file in files)
+
+
+def test_ddp_starts_plain_processes():
+    args = launcher("ddp")
+    assert args.multi_gpu and not args.use_fsdp and not args.use_deepspeed
+    environment = prepare_multi_gpu_env(args)
+    assert environment["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert "ACCELERATE_USE_FSDP" not in environment
+
+
+def test_fsdp2_shards_each_decoder_layer(monkeypatch):
+    args = launcher("fsdp2")
+    assert args.use_fsdp and not args.multi_gpu
+    environment = prepare_multi_gpu_env(args)
+    assert environment["ACCELERATE_USE_FSDP"] == "true"
+    for name, value in environment.items():
+        if name.startswith("FSDP_"):
+            monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert plugin.auto_wrap_policy is transformer_auto_wrap_policy
+    assert plugin.state_dict_type is StateDictType.SHARDED_STATE_DICT
+    assert not plugin.cpu_ram_efficient_loading and not plugin.activation_checkpointing
+
+
+def test_zero3_asks_for_stage_three():
+    args = launcher("zero3")
+    assert args.use_deepspeed
+    args.deepspeed_fields_from_accelerate_config = ""  # set where the launcher starts the processes
+    _, environment = prepare_deepspeed_cmd_env(args)
+    assert environment["ACCELERATE_USE_DEEPSPEED"] == "true"
+    assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
+    assert environment["ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"] == "true"
