@@ -16,6 +16,7 @@ from .errors import (
     MInTRLError,
     NoVerdict,
     NumericsError,
+    PeerError,
     RewardError,
     VersionError,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "MInTRLTrainer",
     "NoVerdict",
     "NumericsError",
+    "PeerError",
     "PolicyGenerator",
     "Problem",
     "PublicTestsJudge",

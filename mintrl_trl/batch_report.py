@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import trl_seams
 from .objective.metrics import Totals, counter_totals, reward_metrics, rollout_totals
+from .processes import all_or_none
 from .reporting.records import rollout_record
 from .rollouts.doors import Judge
 from .rollouts.rollout import Rollout
@@ -81,8 +82,9 @@ def report_batch(trainer: "MInTRLTrainer", batch: GeneratedBatch, is_control: Te
         for index, rollout in enumerate(batch.rollouts)
     ]
     records = gather_object(records)
-    if trainer.run_folder is not None:
-        trainer.run_folder.append_rollouts(records)
+    with all_or_none():
+        if trainer.run_folder is not None:
+            trainer.run_folder.append_rollouts(records)
 
 
 def reduce_totals(totals: Totals) -> dict[str, float]:

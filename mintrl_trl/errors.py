@@ -9,6 +9,7 @@
     ├── NoVerdict          (RuntimeError)  one review or correction gave nothing usable; tolerated and counted
     ├── FailureLimitError  (RuntimeError)  tolerated failures passed the limit that the config sets
     ├── RewardError        (RuntimeError)  the reward function broke its contract
+    ├── PeerError          (RuntimeError)  another process of the run stopped
     └── NumericsError      (ArithmeticError) a loss that is not a finite number
 
 A second base class lets callers catch the builtin they would expect.
@@ -88,6 +89,10 @@ class FailureLimitError(MInTRLError, RuntimeError):
 
 class RewardError(MInTRLError, RuntimeError):
     """A reward function broke its contract (wrong number of rewards, every row unscorable)."""
+
+
+class PeerError(MInTRLError, RuntimeError):
+    """Another process of the run stopped, with an error that is not one of these; the message has its words."""
 
 
 class NumericsError(MInTRLError, ArithmeticError):

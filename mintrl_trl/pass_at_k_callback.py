@@ -10,6 +10,7 @@ from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .evaluation import EvalProblem, EvalResult, evaluate_policy
+from .processes import all_or_none
 from .reporting.live import LiveProgress
 
 if TYPE_CHECKING:
@@ -66,8 +67,12 @@ class PassAtKCallback(TrainerCallback):
             return
         self._evaluated.add(update)
         trainer.policy.sync(trainer)
-        if not trainer.accelerator.is_main_process:
-            return
+        with all_or_none():
+            if trainer.accelerator.is_main_process:
+                self._evaluate_here(update)
+
+    def _evaluate_here(self, update: int) -> None:
+        trainer = self.trainer
         label, show = f"evaluation after {update} updates", trainer.args.show_progress
         with trainer.policy.generating():
             result = evaluate_policy(

@@ -18,6 +18,7 @@ from .config import MInTRLConfig
 from .errors import ConfigError
 from .generation.local import LocalGenerator
 from .generation.vocabulary import TokenizerVocabulary
+from .processes import all_or_none
 from .rollouts.doors import Judge, PolicyGenerator, Vocabulary
 from .rollouts.loop import shared_loop
 
@@ -55,7 +56,8 @@ class Policy:
                 self.served.sync(f"update-{update}")
                 self._synced = trainer.state, update
             trainer.accelerator.wait_for_everyone()
-            self.served.verify()
+            with all_or_none():
+                self.served.verify()
 
     def probe(self) -> None:
         """Let a judge that can be set up wrongly answer once, before any rollout is paid for.

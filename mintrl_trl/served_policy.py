@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from accelerate.utils import broadcast_object_list
 from peft import PeftModel
 
-from .errors import ConfigError, GenerationError
+from .errors import ConfigError
 from .generation.vllm import VLLMGenerator
 from .generation.weight_sync import CheckpointSync, LoRASync, WeightSync
+from .processes import all_or_none
 from .rollouts.doors import Vocabulary
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ class ServedPolicy:
             repetition_penalty=args.repetition_penalty,
             max_concurrency=args.max_concurrent_rollouts,
         )
-        if accelerator.is_main_process:
-            self.generator.verify(
-                max_prompt_length=args.max_prompt_length,
-                max_completion_length=args.max_completion_length,
-                wait_seconds=args.vllm_server_timeout,
-            )
+        with all_or_none():
+            if accelerator.is_main_process:
+                self.generator.verify(
+                    max_prompt_length=args.max_prompt_length,
+                    max_completion_length=args.max_completion_length,
+                    wait_seconds=args.vllm_server_timeout,
+                )
         self._times_synced: Counter[str] = Counter()
         self._sync = self._make_sync()
         (self._sync.run_id,) = broadcast_object_list([self._sync.run_id])
@@ -80,16 +82,11 @@ class ServedPolicy:
         self._times_synced[version] += 1
         if self._times_synced[version] > 1:  # other weights than before, so they need another name
             version = f"{version}.{self._times_synced[version]}"
-        save = self._saver()
-        model, failure = None, None
-        if self.trainer.accelerator.is_main_process:
-            try:
+        save, model = self._saver(), None
+        with all_or_none():
+            if self.trainer.accelerator.is_main_process:
                 model = self._sync.sync(version, save)
-            except GenerationError as error:
-                failure = str(error)
-        model, failure = broadcast_object_list([model, failure])
-        if failure is not None:
-            raise GenerationError(failure)
+        (model,) = broadcast_object_list([model])
         self.generator.use_weights(version, model)
 
     def verify(self) -> None:

@@ -24,11 +24,12 @@ from trl import GRPOTrainer
 from . import trl_seams
 from .batch_report import GeneratedBatch, JudgeCounters, reduce_totals, report_batch
 from .config import MInTRLConfig
-from .errors import FailureLimitError, NumericsError
+from .errors import FailureLimitError
 from .objective.advantage import compute_advantages
 from .objective.loss import regression_loss
 from .objective.metrics import Totals, loss_totals
 from .policy import build_policy
+from .processes import FiniteLosses, all_or_none
 from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
 from .reporting.live import LiveProgress
@@ -126,6 +127,7 @@ class MInTRLTrainer(GRPOTrainer):
         check_enough_rows(train_dataset, len(self.dropped_rows), args)
         self._batch: GeneratedBatch | None = None
         self._window_totals = Totals()  # loss terms of the micro-batches of one update
+        self._losses = FiniteLosses()  # of one update, too
         self.token_count = TokenCount()
         super().__init__(
             model=model,
@@ -161,14 +163,15 @@ class MInTRLTrainer(GRPOTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """TRL's training loop, once the judge has answered a trivial review and an older run's files are set aside."""
-        if self.args.needs_judge and self.accelerator.is_main_process:
-            self.policy.probe()
+        with all_or_none():
+            if self.args.needs_judge and self.accelerator.is_main_process:
+                self.policy.probe()
         if self.run_folder is not None and not resume_from_checkpoint:
             older = self.run_folder.set_aside_older_run()
             if older is not None:
                 logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
         trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
-        self._window_totals = Totals()
+        self._window_totals, self._losses = Totals(), FiniteLosses()
         return super().train(resume_from_checkpoint, **kwargs)
 
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
@@ -231,7 +234,8 @@ class MInTRLTrainer(GRPOTrainer):
             )
             for index, (ids, row) in enumerate(zip(prompt_ids, batch.rows, strict=True))
         ]
-        batch.rollouts = self._sample(requests, training=batch.training)
+        with all_or_none():
+            batch.rollouts = self._sample(requests, training=batch.training)
         batch.seconds |= {"sync": synced - started, "rollout": time.perf_counter() - synced}
         return trl_seams.completion_lists(batch.rollouts)
 
@@ -247,7 +251,8 @@ class MInTRLTrainer(GRPOTrainer):
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """TRL's rewards of all processes (N, F), kept for our baseline."""
         started = time.perf_counter()
-        rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        with all_or_none(instead=lambda: trl_seams.gather_no_rewards(self, len(prompts))):
+            rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         batch = self._batch
         batch.seconds["reward"] = time.perf_counter() - started
         batch.rewards = trl_seams.total_rewards(rewards_per_func, self.reward_weights)
@@ -278,12 +283,10 @@ class MInTRLTrainer(GRPOTrainer):
             loss = self._regression_loss(model, inputs)
         else:
             loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if self.model.training and not torch.isfinite(loss):
-            raise NumericsError(
-                f"the loss of update {self.state.global_step + 1} is {loss.item()}; no weight was changed. Continue "
-                "from the last checkpoint with a lower learning rate, in float32 or bfloat16 instead of float16, or "
-                "with a clean copy of the model."
-            )
+        if self.model.training:
+            self._losses.add(loss)
+            if self.accelerator.sync_gradients:  # the last micro-batch of the update
+                self._losses.check(self.state.global_step + 1)
         return loss
 
     def _regression_loss(self, model: torch.nn.Module, inputs: dict) -> Tensor:
@@ -310,7 +313,7 @@ class MInTRLTrainer(GRPOTrainer):
             intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
         )
         self._window_totals = Totals.merge([self._window_totals, totals])
-        if self.accelerator.sync_gradients:  # the last micro-batch of the update
+        if self.accelerator.sync_gradients:
             trl_seams.add_metrics(self, reduce_totals(self._window_totals))
             self._window_totals = Totals()
         loss = regression.loss

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accelerate.utils import gather
 from torch import Tensor
 from trl import GRPOTrainer
 
@@ -89,6 +90,11 @@ def total_rewards(rewards_per_func: Tensor, weights: Tensor) -> Tensor:
     """Weighted sum over reward functions, as TRL forms it: (N, F) -> (N,); NaN where no function gave a reward."""
     total = (rewards_per_func * weights.to(rewards_per_func.device)).nansum(dim=1)
     return total.masked_fill(torch.isnan(rewards_per_func).all(dim=1), torch.nan)
+
+
+def gather_no_rewards(trainer: GRPOTrainer, rows: int) -> None:
+    """Take part in the one collective call of TRL's rewards, which comes last, where scoring failed before it."""
+    gather(torch.full((rows, len(trainer.reward_funcs)), torch.nan, device=trainer.accelerator.device))
 
 
 def replace_logged_advantages(trainer: GRPOTrainer, advantages: Tensor) -> None:

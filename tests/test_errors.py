@@ -19,6 +19,7 @@ from mintrl_trl.errors import ConfigError, DataError, MInTRLError, NoVerdict
         ("NoVerdict", RuntimeError),
         ("FailureLimitError", RuntimeError),
         ("RewardError", RuntimeError),
+        ("PeerError", RuntimeError),
     ],
 )
 def test_every_error_is_ours_and_the_builtin_one_expects(name, builtin):
