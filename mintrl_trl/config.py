@@ -49,7 +49,8 @@ class MInTRLConfig(GRPOConfig):
       `updates_per_generation`; a value that agrees is accepted, another is refused. `per_device_train_batch_size`, if
       unset, is the largest that divides the rows of an update evenly, up to 8 rows and 32,768 padded tokens.
     - **Defaults of the paper** replace TRL's: `learning_rate` 1e-6 and constant, `weight_decay` 0.01, `delta` 3.0,
-      `max_steps` 500, `save_steps` 50, `logging_steps` 1, `max_completion_length` 16384, no importance correction.
+      `max_steps` 500, `save_steps` 50, `logging_steps` 1, `max_completion_length` 16384, no dropout, no importance
+      correction.
     - **`use_vllm=True`** means a vLLM server (`vllm_mode="server"`). The choice is kept in `generation`; `use_vllm`
       itself reads False afterwards, because the rollouts come from this package's own client and TRL must open none.
     - **Settings of TRL's loss** (`loss_type`, `delta`, `beta`, `entropy_coef`, `top_entropy_quantile`, ...) act in the
@@ -247,6 +248,9 @@ class MInTRLConfig(GRPOConfig):
         50, "Optimizer steps between checkpoints, a multiple of updates_per_generation x num_iterations."
     )
     logging_steps: float = _setting(1, "Optimizer steps between two log lines.")
+    disable_dropout: bool = _setting(
+        True, "Rollouts are sampled without dropout; a model that would still drop out in training is refused."
+    )
     vllm_mode: str = _setting("server", "Only 'server': rollouts come from a vLLM server of their own.")
     vllm_importance_sampling_correction: bool = _setting(
         False, "Must stay off: it would remove the gradient of every rollout that holds a correction."
@@ -267,9 +271,10 @@ class MInTRLConfig(GRPOConfig):
             if isinstance(getattr(self, name), Derived):
                 setattr(self, name, None)
         check_fields(self)
+        local_by_name = self.generation == "local"
         self.generation, self.use_vllm = resolve_generation(self), False
         self.judge = self.judge or ("llm" if self.judge_base_url else None)
-        check_combinations(self)
+        check_combinations(self, local_by_name=local_by_name)
         self._resolve_precision()
 
         given = {name: getattr(self, name) for name in DERIVED_SIZES}

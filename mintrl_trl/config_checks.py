@@ -87,6 +87,11 @@ RANGES = {
     "num_iterations": AT_LEAST_1,
     "beta": AT_LEAST_0,
     "epsilon": POSITIVE,
+    "epsilon_high": POSITIVE,
+    "sapo_temperature_neg": POSITIVE,
+    "sapo_temperature_pos": POSITIVE,
+    "ref_model_mixup_alpha": SHARE,
+    "ref_model_sync_steps": AT_LEAST_1,
     "top_entropy_quantile": SHARE,
     "save_steps": POSITIVE,
     "per_device_train_batch_size": AT_LEAST_1,
@@ -105,6 +110,7 @@ CHOICES = {
     "judge_domain": ("math", "code"),
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
 }
 
 # Fields that hold text and nothing else. Upstream also takes paths, enums and truth values in most of its own.

@@ -8,63 +8,7 @@ import math
 from typing import Any
 
 from .errors import ConfigError
-
-# Settings of TRL that cannot work here, whatever else is set: name -> (neutral value, why, what to do).
-REFUSED = {
-    "vllm_importance_sampling_correction": (
-        False,
-        "it would remove the gradient of every rollout that holds a correction",
-        "leave vllm_importance_sampling_correction=False",
-    ),
-    "vllm_importance_sampling_cap": (None, "importance correction stays off", "remove vllm_importance_sampling_cap"),
-    "off_policy_mask_threshold": (
-        None,
-        "it would drop the off-policy tokens that phase 1 learns from, and phase 2 is on-policy",
-        "remove off_policy_mask_threshold",
-    ),
-    "use_transformers_continuous_batching": (
-        False,
-        "that engine takes no seed per request",
-        "remove use_transformers_continuous_batching, as generation='local' batches continuously too",
-    ),
-    "use_transformers_paged": (False, "that engine takes no seed per request", "remove use_transformers_paged"),
-    "transformers_continuous_batching_config": (
-        None,
-        "that engine is not used",
-        "remove transformers_continuous_batching_config, and set local_max_batch",
-    ),
-    "cache_implementation": (None, "the local generator keeps its own cache", "remove cache_implementation"),
-    "generation_kwargs": (
-        None,
-        "the policy samples from its whole distribution, at `temperature`",
-        "remove generation_kwargs, and set temperature by its own name",
-    ),
-    "vllm_structured_outputs_regex": (
-        None,
-        "the policy samples from its whole distribution",
-        "remove vllm_structured_outputs_regex",
-    ),
-    "max_tool_calling_iterations": (None, "the policy calls no tools", "remove max_tool_calling_iterations"),
-    "auto_find_batch_size": (
-        False,
-        "a smaller batch would break prompt groups",
-        "set auto_find_batch_size=False and per_device_train_batch_size=1",
-    ),
-    "remove_unused_columns": (
-        False,
-        "rewards and judges read the other columns",
-        "leave remove_unused_columns=False",
-    ),
-}
-
-# Settings that act in TRL's loss only, so in phase 2 only: name -> neutral value.
-SECOND_PHASE_ONLY = {
-    "beta": 0.0,
-    "epsilon_high": None,
-    "entropy_coef": 0.0,
-    "use_adaptive_entropy": False,
-    "top_entropy_quantile": 1.0,
-}
+from .trl_options import check_trl_options
 
 UNCUT_SAMPLING = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
 
@@ -89,25 +33,21 @@ def resolve_generation(config: Any) -> str:
     return generation
 
 
-def check_combinations(config: Any) -> None:
+def check_combinations(config: Any, *, local_by_name: bool) -> None:
     """Check settings against each other, once `generation` and `judge` are resolved.
+
+    Args:
+        config (`Any`): The config.
+        local_by_name (`bool`): Whether the user wrote `generation="local"`.
 
     Raises:
         ConfigError: Two settings contradict each other, or one would never act, or would do harm.
     """
-    for name, (neutral, why, fix) in REFUSED.items():
-        value = getattr(config, name)
-        if value != neutral and value not in ({}, ""):
-            raise ConfigError(name, value, f"{neutral!r}, because {why}", fix)
+    check_trl_options(config, local_by_name=local_by_name)
     _check_sampling(config)
     _check_lengths(config)
     _check_phases(config)
     _check_judge(config)
-    if config.delta is not None and config.delta <= 1 + config.epsilon:
-        raise ConfigError("delta", config.delta, f"above 1 + epsilon = {1 + config.epsilon}, or unset", "set delta=3.0")
-    if config.sync_ref_model and config.beta == 0:
-        allowed = "false while beta=0.0, because there is no reference model"
-        raise ConfigError("sync_ref_model", True, allowed, "remove sync_ref_model, or set beta=0.001")
 
 
 def _check_sampling(config: Any) -> None:
@@ -150,15 +90,6 @@ def _check_phases(config: Any) -> None:
                 f"{config.num_iterations}, so that no generated batch is split"
             )
             raise ConfigError(name, value, allowed, f"set {' or '.join(near)}")
-    if 0 < config.max_steps <= config.intervention_updates:
-        for name, neutral in SECOND_PHASE_ONLY.items():
-            value = getattr(config, name)
-            if value != neutral:
-                allowed = (
-                    f"{neutral!r} in a run without phase 2 (max_steps={config.max_steps}, intervention_updates="
-                    f"{config.intervention_updates}), because it acts in phase 2 only"
-                )
-                raise ConfigError(name, value, allowed, f"remove {name}, or set intervention_updates below max_steps")
 
 
 def _check_judge(config: Any) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peft import PeftModel
+from peft import PeftConfig
 
 from . import trl_seams
 from .config import MInTRLConfig
@@ -87,8 +87,15 @@ def build_policy(
     *,
     judge: "Judge | Callable[[PolicyGenerator], Judge] | None",
     generator: PolicyGenerator | None,
+    new_adapter: PeftConfig | None = None,
 ) -> Policy:
-    """The doors of `trainer`, from what the user passed and, for the rest, from its arguments."""
+    """The doors of `trainer`, from what the user passed and, for the rest, from its arguments.
+
+    Args:
+        trainer ([`MInTRLTrainer`]): Its model is loaded, and wrapped where an adapter is trained.
+        judge, generator: As for the trainer.
+        new_adapter (`PeftConfig`, *optional*): That of the adapter the trainer began, not of one the model came with.
+    """
     args = trainer.args
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
@@ -102,18 +109,23 @@ def build_policy(
         served = ServedPolicy(trainer, vocabulary)
         generator = served.generator
     elif generator is None:
-        needs_base = args.needs_judge and args.judge == "self" and not isinstance(model, PeftModel)
+        needs_copy = args.needs_judge and args.judge == "self" and not _begins_as_its_base(new_adapter)
         generator = LocalGenerator(
             model,
             end_ids=trainer.eos_token_ids,
             pad_id=tokenizer.pad_token_id,
             temperature=args.temperature,
             max_batch=args.local_max_batch,
-            base_model=trl_seams.unfused_copy(model) if needs_base else None,
+            base_model=trl_seams.unfused_copy(model) if needs_copy else None,
             autocast=trainer.accelerator.autocast,
         )
         _check_positions(args, generator.max_positions)
     return Policy(generator, vocabulary, _build_judge(trainer, judge, generator), served)
+
+
+def _begins_as_its_base(adapter: PeftConfig | None) -> bool:
+    """Whether the frozen initial policy is the model with this adapter off, so that it needs no copy."""
+    return adapter is not None and getattr(adapter, "init_lora_weights", True) in (True, "gaussian")
 
 
 def _check_positions(args: MInTRLConfig, positions: int | None) -> None:

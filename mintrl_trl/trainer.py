@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ from .training_rows import (
     drop_long_rows,
     load_tokenizer,
     problem_of,
+    refuse_active_dropout,
     refuse_unsupported,
 )
 
@@ -110,6 +112,8 @@ class MInTRLTrainer(GRPOTrainer):
         refuse_unsupported(
             model=model,
             args=args,
+            reward_funcs=reward_funcs,
+            reward_processing_classes=reward_processing_classes,
             peft_config=peft_config,
             datasets={"train_dataset": train_dataset, "eval_dataset": eval_dataset},
             processing_class=processing_class,
@@ -142,9 +146,10 @@ class MInTRLTrainer(GRPOTrainer):
             quantization_config=quantization_config,
             peft_config=peft_config,
         )
+        refuse_active_dropout(self.model)
         self.schedule = args.schedule()
         self.regression = args.regression_settings()
-        self.policy = build_policy(self, judge=judge, generator=generator)
+        self.policy = build_policy(self, judge=judge, generator=generator, new_adapter=peft_config)
         self.judge = self.policy.judge
         self.sampler = InterventionSampler(
             self.policy.generator, self.judge, self.policy.vocabulary, args.sampler_settings()
@@ -185,7 +190,8 @@ class MInTRLTrainer(GRPOTrainer):
         if training and update == self.schedule.intervention_updates > 0 and self.args.reset_optimizer_at_switch:
             trl_seams.clear_optimizer_state(self.optimizer)
         try:
-            output = super()._generate_and_score_completions(inputs)
+            with trl_seams.without_reference(self) if phase is Phase.INTERVENTION else nullcontext():
+                output = super()._generate_and_score_completions(inputs)
         finally:
             self._batch = None
         if not training:
@@ -202,7 +208,8 @@ class MInTRLTrainer(GRPOTrainer):
                 beta1=self.args.beta1,
             )
             output["advantages"] = advantages.values[own]  # (B,)
-            output[trl_seams.SCORED] = advantages.scored[own]  # (B,)
+            masked = ~output["completion_mask"].bool().any(dim=1)  # (B,) mask_truncated_completions
+            output[trl_seams.SCORED] = advantages.scored[own] & ~masked  # (B,)
             output[trl_seams.IS_CONTROL] = is_control[own]  # (B,)
             width = output["completion_ids"].size(1)
             output |= trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device)

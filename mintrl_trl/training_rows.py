@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from datasets import Dataset
+from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .config import MInTRLConfig
@@ -24,6 +25,8 @@ def refuse_unsupported(
     *,
     model: Any,
     args: MInTRLConfig,
+    reward_funcs: Any,
+    reward_processing_classes: Any,
     peft_config: Any,
     datasets: Mapping[str, Any],
     processing_class: Any,
@@ -53,8 +56,10 @@ def refuse_unsupported(
             "None: the intervention sampler makes the rollouts",
             "pass generator= (who continues token ids) and judge= instead",
         )
-    _refuse_dropout("peft_config", [peft_config])
-    _refuse_dropout("model", getattr(model, "peft_config", {}).values())
+    _refuse_rewards(reward_funcs, reward_processing_classes, args)
+    _refuse_adapter_dropout("peft_config", [peft_config])
+    _refuse_adapter_dropout("model", getattr(model, "peft_config", {}).values())
+    _refuse_adapter(model, peft_config, args)
     for name, dataset in datasets.items():
         _refuse_dataset(name, dataset)
     if processing_class is not None and not isinstance(processing_class, PreTrainedTokenizerBase):
@@ -80,7 +85,58 @@ def refuse_unsupported(
         )
 
 
-def _refuse_dropout(kind: str, configs: Iterable[Any]) -> None:
+def _refuse_rewards(reward_funcs: Any, reward_processing_classes: Any, args: MInTRLConfig) -> None:
+    """Refuse a missing reward, and lists beside the rewards that are of another length."""
+    count = len(reward_funcs) if isinstance(reward_funcs, list) else int(reward_funcs is not None)
+    if count == 0:
+        raise ConfigError(
+            "reward_funcs", reward_funcs, "a function, or a list of them", "pass reward_funcs=math_reward"
+        )
+    beside = {"reward_weights": args.reward_weights, "reward_processing_classes": reward_processing_classes}
+    for name, values in beside.items():
+        number = len(values) if isinstance(values, list | tuple) else count if values is None else 1
+        if number != count:
+            allowed = f"unset, or one for each of the {count} reward functions"
+            raise ConfigError(name, values, allowed, f"remove {name}, or make it a list of length {count}")
+
+
+def _refuse_adapter(model: Any, peft_config: Any, args: MInTRLConfig) -> None:
+    """Refuse adapters that could not learn, and those that TRL's reference or the server would not find."""
+    present = list(getattr(model, "peft_config", {}))
+    if args.sync_ref_model and (present or peft_config is not None):
+        allowed = "false with an adapter: its reference is the model without it, or as it was passed, and stays"
+        raise ConfigError("sync_ref_model", True, allowed, "remove sync_ref_model, or train full weights")
+    if not present:
+        return
+    if not any(weight.requires_grad for weight in model.parameters()):
+        allowed = "an adapter that can be trained; all its weights are frozen"
+        raise ConfigError("model", present, allowed, "pass is_trainable=True to PeftModel.from_pretrained")
+    if "default" not in present and (args.beta != 0 or args.generation == "vllm"):
+        allowed = "an adapter named 'default', which the reference of beta and the weight sync look for"
+        raise ConfigError("model", present, allowed, "leave adapter_name out when the adapter is made or loaded")
+
+
+def refuse_active_dropout(model: Any) -> None:
+    """Refuse a loaded model that drops out in training: rollouts are sampled without, from another policy.
+
+    Raises:
+        ConfigError: Names the module and what to set.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and module.p > 0:
+            allowed = f"true with this model: {name} drops out {module.p:.0%} in training, rollouts are sampled without"
+            raise ConfigError("disable_dropout", False, allowed, "remove disable_dropout")
+        for attribute, value in vars(module).items():
+            if attribute.endswith("dropout") and isinstance(value, float) and value > 0:
+                raise ConfigError(
+                    "model",
+                    f"{name}.{attribute}={value}",
+                    "a model without dropout, because rollouts are sampled without",
+                    f"load it with model_init_kwargs={{'{attribute}': 0.0}}, or from_pretrained(..., {attribute}=0.0)",
+                )
+
+
+def _refuse_adapter_dropout(kind: str, configs: Iterable[Any]) -> None:
     """Refuse adapters that drop out in training; PEFT calls it `lora_dropout`, `module_dropout`, `vera_dropout`, ..."""
     for config in configs:
         for name, value in (vars(config) if config is not None else {}).items():

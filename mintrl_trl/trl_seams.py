@@ -8,7 +8,8 @@ Letters: N rollouts of all processes, B of this process, P prompt and C completi
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +147,20 @@ def clear_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
     inner.state.clear()
 
 
+@contextmanager
+def without_reference(trainer: GRPOTrainer) -> Iterator[None]:
+    """While a batch of phase 1 is made: TRL runs no reference model, whose log-probabilities phase 1 has no use for."""
+    beta, trainer.beta = trainer.beta, 0.0
+    try:
+        yield
+    finally:
+        trainer.beta = beta
+
+
+def _cast_to_weight(module: torch.nn.Linear, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (inputs[0].to(module.weight.dtype), *inputs[1:])
+
+
 def unfused_copy(model: torch.nn.Module) -> torch.nn.Module:
     """A frozen copy of the weights in evaluation mode.
 
@@ -156,5 +171,7 @@ def unfused_copy(model: torch.nn.Module) -> torch.nn.Module:
 
     frozen = copy.deepcopy(model)
     for module in frozen.modules():
-        module.__dict__.pop("forward", None)
+        patched = module.__dict__.pop("forward", None) is not None
+        if patched and isinstance(module, torch.nn.Linear):  # the head under cast_lm_head_to_fp32
+            module.register_forward_pre_hook(_cast_to_weight)
     return frozen.requires_grad_(False).eval()

@@ -15,10 +15,11 @@ from trl import TrlParser
 from mintrl_trl.batch_plan import DERIVED_SIZES
 from mintrl_trl.config import MInTRLConfig, check_keys
 from mintrl_trl.config_checks import CHOICES, HIDDEN, RANGES, TEXT
-from mintrl_trl.config_combinations import REFUSED, SECOND_PHASE_ONLY, UNCUT_SAMPLING
+from mintrl_trl.config_combinations import UNCUT_SAMPLING
 from mintrl_trl.errors import ConfigError
 from mintrl_trl.objective.loss import Anchor, RegressionSettings
 from mintrl_trl.rollouts.schedule import InterventionBudget, Schedule
+from mintrl_trl.trl_options import ACTS_WITH, REFUSED, SECOND_PHASE_ONLY
 
 SERVER = {"use_vllm": True, "vllm_server_base_url": "http://localhost:8000"}
 JUDGE = {"judge_base_url": "http://localhost:8001/v1"}
@@ -79,7 +80,7 @@ WRONG = [
     wrong("entropy bonus that never acts", {"entropy_coef": 0.01, "max_steps": 200},
           "a run without phase 2 (max_steps=200, intervention_updates=200)", "intervention_updates below max_steps"),
     wrong("dual clip inside the clip", {"delta": 1.1}, "above 1 + epsilon = 1.2", "set delta=3.0"),
-    wrong("reference model that is not there", {"sync_ref_model": True}, "false while beta=0.0", "set beta=0.001"),
+    wrong("reference model that is not there", {"sync_ref_model": True}, "False while beta=0.0", "set beta=0.001"),
     wrong("thinking against the template's arguments",
           {"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": True}},
           "the same as in chat_template_kwargs, which says True", "set enable_thinking=True"),
@@ -203,7 +204,7 @@ def test_rows_that_do_not_divide_over_processes(monkeypatch, processes, settings
 
 def test_tables_name_real_fields():
     names = {item.name for item in dataclasses.fields(MInTRLConfig)}
-    for table in (RANGES, CHOICES, TEXT, REFUSED, SECOND_PHASE_ONLY, UNCUT_SAMPLING):
+    for table in (RANGES, CHOICES, TEXT, REFUSED, SECOND_PHASE_ONLY, ACTS_WITH, UNCUT_SAMPLING):
         assert set(table) <= names
     defaults = {item.name: item.default for item in dataclasses.fields(MInTRLConfig)}
     for name, neutral in {
