@@ -32,7 +32,6 @@ class GeneratedBatch:
     rollouts: list[Rollout] = field(default_factory=list)
     rewards: Tensor | None = None  # (N,), NaN = no reward
     reward_reasons: list[str | None] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class JudgeCounters:
@@ -65,8 +64,8 @@ def report_batch(trainer: "MInTRLTrainer", batch: GeneratedBatch, is_control: Te
     """
     metrics = reduce_totals(Totals.merge([rollout_totals(batch.rollouts), trainer.judge_counters.gained()]))
     metrics |= reward_metrics(batch.rewards, is_control, trainer.num_generations)
-    metrics |= {f"seconds/{stage}": seconds for stage, seconds in batch.seconds.items()}
     trl_seams.add_metrics(trainer, metrics)
+    trainer.step_meter.add_rollouts(batch.rollouts)
     first = trainer.accelerator.process_index * len(batch.rows)
     records = [
         rollout_record(

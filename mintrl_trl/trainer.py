@@ -10,7 +10,6 @@ token travels as a tensor of the same dict, so that TRL's shuffle and split cann
 
 import logging
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -39,7 +38,7 @@ from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
 from .rollouts.schedule import Phase
-from .step_metrics import TokenCount
+from .step_metrics import StepMeter
 from .training_rows import (
     check_enough_rows,
     check_rows,
@@ -132,7 +131,8 @@ class MInTRLTrainer(GRPOTrainer):
         self._batch: GeneratedBatch | None = None
         self._window_totals = Totals()  # loss terms of the micro-batches of one update
         self._losses = FiniteLosses()  # of one update, too
-        self.token_count = TokenCount()
+        self.step_meter = StepMeter(self)
+        self.token_count = self.step_meter.tokens
         super().__init__(
             model=model,
             reward_funcs=reward_funcs,
@@ -164,6 +164,7 @@ class MInTRLTrainer(GRPOTrainer):
             self.add_callback(RunFolderCallback(self.run_folder, args))
         for verbose in (PrinterCallback, ProgressCallback):  # fifty numbers an update; the run folder keeps them
             self.remove_callback(verbose)
+        self.add_callback(self.step_meter)
         self.add_callback(ConsoleCallback(args.intervention_updates if args.needs_judge else 0))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
@@ -178,6 +179,16 @@ class MInTRLTrainer(GRPOTrainer):
         trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
         self._window_totals, self._losses = Totals(), FiniteLosses()
         return super().train(resume_from_checkpoint, **kwargs)
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """TRL's hand-out of micro-batches, which generates where it has to."""
+        with self.step_meter.clock.stage("idle"):
+            return super()._prepare_inputs(generation_batch)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
+        """TRL's forward: part of the update even where it runs while a batch is generated."""
+        with self.step_meter.clock.stage("update"):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
 
@@ -224,9 +235,8 @@ class MInTRLTrainer(GRPOTrainer):
         batch = self._batch
         if len(prompt_ids) != len(batch.rows):
             raise RuntimeError(f"TRL asked for {len(prompt_ids)} completions of {len(batch.rows)} rows")
-        started = time.perf_counter()
-        self.policy.sync(self)
-        synced = time.perf_counter()
+        with self.step_meter.clock.stage("sync"):
+            self.policy.sync(self)
         first = self.accelerator.process_index * len(prompt_ids)
         if not batch.training:
             first += self._eval_rows_started
@@ -241,9 +251,8 @@ class MInTRLTrainer(GRPOTrainer):
             )
             for index, (ids, row) in enumerate(zip(prompt_ids, batch.rows, strict=True))
         ]
-        with all_or_none():
+        with all_or_none(), self.step_meter.clock.stage("rollout"):
             batch.rollouts = self._sample(requests, training=batch.training)
-        batch.seconds |= {"sync": synced - started, "rollout": time.perf_counter() - synced}
         return trl_seams.completion_lists(batch.rollouts)
 
     def _sample(self, requests: Sequence[RolloutRequest], *, training: bool) -> list[Rollout]:
@@ -257,11 +266,10 @@ class MInTRLTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         """TRL's rewards of all processes (N, F), kept for our baseline."""
-        started = time.perf_counter()
-        with all_or_none(instead=lambda: trl_seams.gather_no_rewards(self, len(prompts))):
+        others = all_or_none(instead=lambda: trl_seams.gather_no_rewards(self, len(prompts)))
+        with others, self.step_meter.clock.stage("reward"):
             rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         batch = self._batch
-        batch.seconds["reward"] = time.perf_counter() - started
         batch.rewards = trl_seams.total_rewards(rewards_per_func, self.reward_weights)
         batch.reward_reasons = trl_seams.pending_reward_reasons(self, len(prompts))
         unscored = torch.isnan(batch.rewards).float().mean().item()

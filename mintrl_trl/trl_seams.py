@@ -17,6 +17,7 @@ import torch
 from accelerate.utils import gather
 from torch import Tensor
 from trl import GRPOTrainer
+from trl.trainer.utils import get_peak_flops
 
 from .rollouts.rollout import Author, Rollout
 from .versions import check_versions
@@ -159,6 +160,11 @@ def without_reference(trainer: GRPOTrainer) -> Iterator[None]:
 
 def _cast_to_weight(module: torch.nn.Linear, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (inputs[0].to(module.weight.dtype), *inputs[1:])
+
+
+def peak_flops(device_name: str, dtype: torch.dtype) -> float | None:
+    """TRL's table of dense operations per second by device; `None` where it has none."""
+    return get_peak_flops(device_name, str(dtype).removeprefix("torch."))
 
 
 def unfused_copy(model: torch.nn.Module) -> torch.nn.Module:

@@ -22,6 +22,7 @@ class Draft:
         self.ids: list[int] = []  # the response so far
         self.reviews: list[ReviewRecord] = []
         self.stop: StopReason | None = None
+        self.held_up_seconds = 0.0  # waited for the judge while the policy sampled nothing
         self._vocabulary = vocabulary
         self._spans: list[Span] = []
         self._unshown: list[Span] = []  # accepted, but not yet among the steps
@@ -56,4 +57,11 @@ class Draft:
 
     def finished(self, seconds: float) -> Rollout:
         """The rollout, once it has stopped."""
-        return Rollout(self.request, merge_spans(self._spans), self.stop, tuple(self.reviews), seconds)
+        return Rollout(
+            self.request,
+            merge_spans(self._spans),
+            self.stop,
+            tuple(self.reviews),
+            seconds=seconds,
+            held_up_seconds=self.held_up_seconds,
+        )

@@ -159,6 +159,7 @@ class Rollout:
         stop (`StopReason`): Why it ended.
         reviews (`tuple[ReviewRecord, ...]`): The judge's calls, in order.
         seconds (`float`): Wall-clock time from start to finish.
+        held_up_seconds (`float`): Of these, the time in which the judge was waited for and the policy sampled nothing.
 
     Raises:
         ValueError: No spans, or neighbouring spans that should be one.
@@ -169,6 +170,7 @@ class Rollout:
     stop: StopReason
     reviews: tuple[ReviewRecord, ...] = ()
     seconds: float = field(default=0.0, compare=False)
+    held_up_seconds: float = field(default=0.0, compare=False)
 
     def __post_init__(self):
         if not self.spans:

@@ -161,6 +161,7 @@ class InterventionSampler:
         correction, correction_seconds, cut, lookahead_tokens = None, 0.0, 0, 0
         tally = self._pool.tally
         tally.reviews_in_flight += 1
+        asked = perf_counter()
         try:
             verdict, review_seconds = await self._reviewer.review(
                 draft.request.problem, steps, first_new, self._seed(draft, "review")
@@ -171,6 +172,7 @@ class InterventionSampler:
                 correction, correction_seconds = await self._correct(draft, chunk.ids[:cut], verdict)
         finally:
             tally.reviews_in_flight -= 1
+            draft.held_up_seconds += stream.idle_seconds(asked)
         failure = next((answer for answer in (verdict, correction) if isinstance(answer, NoVerdict)), None)
         revision = _Revision(cut, correction) if isinstance(correction, Span) else None
         if failure is not None:

@@ -7,6 +7,7 @@ cancelled at most once, so closing is never cut short; the last tokens of a stre
 
 import asyncio
 import math
+import time
 
 from ..errors import GenerationError
 from .doors import PolicyGenerator, SampledToken, Vocabulary
@@ -49,6 +50,7 @@ class StreamReader:
         self._wanted = 0  # tokens that `take` waits for
         self._news = asyncio.Event()
         self._reading, self._closing = True, False
+        self._read_until = math.inf
         self._task = asyncio.create_task(self._read(generator, prefix_ids, max_tokens, seed))
         self._task.add_done_callback(lambda _: self._news.set())
 
@@ -56,6 +58,11 @@ class StreamReader:
     def spent(self) -> bool:
         """Whether the stream is closed and all its tokens are taken."""
         return self._task.done() and not self._ids
+
+    def idle_seconds(self, since: float) -> float:
+        """How long since the moment `since` of `time.perf_counter` nothing has been read, because the stream ended."""
+        now = time.perf_counter()
+        return now - min(max(since, self._read_until), now)
 
     async def take(self, count: int) -> Span:
         """The next `count` tokens, or fewer where the policy ended its response.
@@ -116,7 +123,7 @@ class StreamReader:
             error.add_note(f"raised by {self._label}")
             raise
         finally:
-            self._reading = False
+            self._reading, self._read_until = False, time.perf_counter()
             if hasattr(stream, "aclose"):
                 await stream.aclose()
 
