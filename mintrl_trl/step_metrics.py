@@ -7,7 +7,7 @@
 | `share/review` | rollouts held up by the judge: the part of the rollouts' time that this is, of the time of rollouts |
 | `share/reward`, `share/sync` | rewards; bringing weights to the generator |
 | `share/update` | forward and backward passes, the optimizer; reference log-probabilities too |
-| `share/idle` | the rest: padding, metrics, waiting for processes whose rollouts or rewards take longer |
+| `share/idle` | the rest: padding, metrics, waiting for processes whose rollouts take longer |
 | `seconds/rollout`, `seconds/reward`, `seconds/sync` | the same in seconds, reviews within rollouts |
 | `tokens/live`, `tokens/forwarded` | positions of the passes with gradient: of rows trained on, and all |
 | `tokens_per_second/rollout`, `tokens_per_second/update` | response tokens, live tokens; of all processes together |
