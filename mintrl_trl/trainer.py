@@ -25,9 +25,10 @@ from . import trl_seams
 from .batch_report import GeneratedBatch, JudgeCounters, reduce_totals, report_batch
 from .config import MInTRLConfig
 from .errors import FailureLimitError
+from .lean_updates import LeanUpdates
 from .objective.advantage import compute_advantages
 from .objective.loss import regression_loss
-from .objective.metrics import Totals, loss_totals
+from .objective.metrics import Totals, entropy_totals, loss_totals
 from .policy import build_policy
 from .processes import FiniteLosses, all_or_none
 from .reporting.callback import RunFolderCallback
@@ -129,6 +130,7 @@ class MInTRLTrainer(GRPOTrainer):
         eval_dataset = drop_long_eval_rows(eval_dataset, tokenizer, args)
         check_enough_rows(train_dataset, len(self.dropped_rows), args)
         self._batch: GeneratedBatch | None = None
+        self._new_batch = False  # whether the micro-batches of a generated batch are still as TRL laid them out
         self._window_totals = Totals()  # loss terms of the micro-batches of one update
         self._losses = FiniteLosses()  # of one update, too
         self.step_meter = StepMeter(self)
@@ -149,6 +151,7 @@ class MInTRLTrainer(GRPOTrainer):
         refuse_active_dropout(self.model)
         self.schedule = args.schedule()
         self.regression = args.regression_settings()
+        self.lean = LeanUpdates(self)
         self.policy = build_policy(self, judge=judge, generator=generator, new_adapter=peft_config)
         self.judge = self.policy.judge
         self.sampler = InterventionSampler(
@@ -192,6 +195,14 @@ class MInTRLTrainer(GRPOTrainer):
 
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
 
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        """TRL's next micro-batch, of a batch that was laid out anew when it was generated."""
+        inputs = super()._prepare_inputs(generation_batch)
+        if self._new_batch:
+            self._new_batch = False
+            inputs = trl_seams.replace_micro_batches(self, self.lean.arrange)
+        return inputs
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's generate-and-score around our rollouts; replaces its advantages in the intervention phase."""
         training = self.model.training
@@ -225,6 +236,8 @@ class MInTRLTrainer(GRPOTrainer):
             width = output["completion_ids"].size(1)
             output |= trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device)
             trl_seams.replace_logged_advantages(self, advantages.values)
+        output |= self.lean.row_keys(len(inputs))
+        self._new_batch = True
         report_batch(self, batch, is_control, output["advantages"])
         return output
 
@@ -298,9 +311,14 @@ class MInTRLTrainer(GRPOTrainer):
             loss = self._regression_loss(model, inputs)
         else:
             loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            if self.model.training and self.lean.cuts_rows(regression=False):
+                trl_seams.drop_metric(self, "entropy")  # over rows cut short, too; ours are labelled
         if self.model.training:
+            self._add_entropy(inputs)
             self._losses.add(loss)
             if self.accelerator.sync_gradients:  # the last micro-batch of the update
+                trl_seams.add_metrics(self, reduce_totals(self._window_totals))
+                self._window_totals = Totals()
                 self._losses.check(self.state.global_step + 1)
         return loss
 
@@ -322,19 +340,26 @@ class MInTRLTrainer(GRPOTrainer):
             regression,
             logps=output.logps,
             old_logps=inputs.get("old_per_token_logps"),
-            entropies=output.entropies,
             response_mask=response_mask,
             policy_authored=inputs[trl_seams.POLICY_AUTHORED],
             intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
         )
         self._window_totals = Totals.merge([self._window_totals, totals])
-        if self.accelerator.sync_gradients:
-            trl_seams.add_metrics(self, reduce_totals(self._window_totals))
-            self._window_totals = Totals()
         loss = regression.loss
         if output.aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * output.aux_loss
         return loss / self.current_gradient_accumulation_steps
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, Any]:
+        """TRL's forward, trimmed and counted."""
+        return self.lean.forward(super()._get_per_token_logps_and_entropies, *args, **kwargs)
+
+    def _add_entropy(self, inputs: dict) -> None:
+        """Entropy of a micro-batch."""
+        response_mask = inputs["completion_mask"].bool()  # (B, C)
+        live, sample = inputs[trl_seams.LIVE], inputs[trl_seams.ENTROPY_SAMPLE]  # (B,)
+        totals = entropy_totals(self.lean.entropies, response_mask, live, sample)
+        self._window_totals = Totals.merge([self._window_totals, totals])
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """TRL's evaluation; rollouts are the policy's own, and two evaluations at one update draw the same noise."""

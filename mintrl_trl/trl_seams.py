@@ -8,7 +8,7 @@ Letters: N rollouts of all processes, B of this process, P prompt and C completi
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,9 @@ POLICY_AUTHORED = "policy_authored"
 IS_CONTROL = "is_control"
 SCORED = "scored"
 INTERVENTION_LOGPS = "intervention_logps"
+ROW = "row"  # (B,) place in the generated batch of all processes
+LIVE = "live"  # (B,) bool, false for rows that were cut short because they have no gradient
+ENTROPY_SAMPLE = "entropy_sample"  # (B,) bool, rows that the entropy is measured on
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,11 @@ def add_metrics(trainer: GRPOTrainer, metrics: dict[str, float], mode: str = "tr
         trainer._metrics[mode][name].append(value)
 
 
+def drop_metric(trainer: GRPOTrainer, name: str, mode: str = "train") -> None:
+    """Take a number of TRL's own out of its metric store."""
+    trainer._metrics[mode].pop(name, None)
+
+
 def forward(trainer: GRPOTrainer, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Forward:
     """TRL's forward with its fused LM head: no logits tensor is ever made."""
     input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)  # (B, P+C)
@@ -134,6 +142,18 @@ def forward(trainer: GRPOTrainer, model: torch.nn.Module, inputs: dict[str, Tens
         compute_aux_loss=trainer.aux_loss_enabled,
     )
     return Forward(logps, entropies, aux_loss)
+
+
+def replace_micro_batches(
+    trainer: GRPOTrainer, change: Callable[[list[dict[str, Tensor]]], list[dict[str, Tensor]]]
+) -> dict[str, Tensor]:
+    """Put `change(micro-batches)` in place of those that TRL split its newest generated batch into.
+
+    Returns:
+        `dict[str, Tensor]`: The one whose turn it is.
+    """
+    trainer._buffered_inputs = change(trainer._buffered_inputs)
+    return trainer._buffered_inputs[trainer._step % len(trainer._buffered_inputs)]
 
 
 def forget_generated_batch(trainer: GRPOTrainer) -> None:

@@ -19,7 +19,7 @@ FULL = {
     "off_policy_share": 0.0196,
     "judge/revise_rate": 0.27,
     "judge/no_verdict": 0.0,
-    "entropy/policy": 0.0234,
+    "entropy/sample": 0.0234,
     "entropy": 9.0,
     "grad_norm": 0.309,
     "learning_rate": 1e-4,
@@ -76,7 +76,7 @@ def test_the_phase_ends_with_its_last_update(intervention_updates, update, phase
 def test_entropy_is_trls_in_the_second_phase_and_shown_once():
     shown, _ = callback(0)
     assert "entropy 0.50" in shown.line({"entropy": 0.5}, 3, 5)
-    assert shown.line({"entropy/policy": 0.25, "entropy": 0.5}, 3, 5).count("entropy") == 1
+    assert shown.line({"entropy/sample": 0.25, "entropy": 0.5}, 3, 5).count("entropy") == 1
 
 
 def test_time_is_counted_from_where_a_resumed_run_starts(clock):

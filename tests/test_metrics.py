@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from mintrl_trl.objective.loss import RegressionSettings, regression_loss
-from mintrl_trl.objective.metrics import Totals, counter_totals, loss_totals, reward_metrics, rollout_totals
+from mintrl_trl.objective.metrics import (
+    Totals,
+    counter_totals,
+    entropy_totals,
+    loss_totals,
+    reward_metrics,
+    rollout_totals,
+)
 from mintrl_trl.rollouts.rollout import (
     Author,
     Decision,
@@ -181,8 +188,7 @@ def terms(intervention_logps, **changes):
         scored=torch.tensor([True, True, False]),
         settings=RegressionSettings(beta2=0.1),
     )
-    return loss_totals(regression, entropies=torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, NAN], [NAN] * 4]),
-                       **arguments)  # fmt: skip
+    return loss_totals(regression, **arguments)
 
 
 def test_loss_totals_by_hand():
@@ -193,8 +199,15 @@ def test_loss_totals_by_hand():
     assert means["imitation_bonus"] == pytest.approx(0.1 * (5.1 - 0.6), rel=1e-6)  # one row holds a correction
     assert means["log_ratio"] == pytest.approx(-4.5 / 2, rel=1e-6)
     assert means["squared_residual"] == pytest.approx(((-0.45 - 0.75) ** 2 + 0.25**2) / 2, rel=1e-6)
-    assert means["entropy/policy"] == pytest.approx((4 + 5 + 6 + 7) / 4)
-    assert means["entropy/all"] == pytest.approx(28 / 7)
+
+
+def test_entropy_by_hand():
+    entropies = torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, NAN], [8.0, NAN, NAN, NAN]])
+    response = torch.tensor([[True] * 4, [True, True, True, False], [True, False, False, False]])
+    live, sample = torch.tensor([True, True, False]), torch.tensor([False, True, False])
+    assert entropy_totals(entropies, response, live, sample).means() == {"entropy/live": 4.0, "entropy/sample": 6.0}
+    none = torch.zeros(3, dtype=torch.bool)
+    assert entropy_totals(entropies, response, none, none).means() == {}
 
 
 def test_kl_covers_known_logps_only():
@@ -225,10 +238,9 @@ def test_loss_totals_of_micro_batches_merge_by_their_counts():
         regression = regression_loss(
             **arguments, advantages=torch.zeros(size), scored=everything[:, 0], settings=RegressionSettings()
         )
-        return loss_totals(regression, entropies=None, **arguments)
+        return loss_totals(regression, **arguments)
 
     rows = [[-1.0, -2.0], [-1.0, -4.0], [-1.0, -9.0]]
     merged = Totals.merge([part(rows[:1]), part(rows[1:])]).means()
     assert merged["intervention/nll"] == pytest.approx(5.0)
     assert merged == pytest.approx(part(rows).means(), rel=1e-6)
-    assert "entropy/all" not in merged

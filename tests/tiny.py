@@ -51,3 +51,23 @@ def tiny_model(seed: int = 0, *, layers: int = 2, width: int = 32) -> Qwen3ForCa
     model.generation_config.eos_token_id = 2
     model.generation_config.pad_token_id = 0
     return model
+
+
+class ExactLogProbs:
+    """In place of TRL's fused LM head, which works in float32: the same values in the model's own precision."""
+
+    @staticmethod
+    def apply(hidden, weight, bias, labels, temperature, chunk_size, softcapping, scale, outputs):
+        logps = torch.log_softmax(hidden @ weight.T / temperature, dim=-1)  # (T, V)
+        entropy = -(logps.exp() * logps).sum(dim=-1)
+        return logps.gather(1, labels.unsqueeze(1)).squeeze(1), entropy.detach(), None, None, None
+
+
+def exact_rotary(self, hidden, position_ids):
+    """In place of the rotary embedding's forward, which works in float32: angles in the model's own precision."""
+    frequencies = 1.0 / self.config.rope_parameters["rope_theta"] ** (
+        torch.arange(0, self.config.head_dim, 2, dtype=hidden.dtype) / self.config.head_dim
+    )  # (D/2,)
+    angles = position_ids.to(hidden.dtype).unsqueeze(-1) * frequencies  # (B, L, D/2)
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos(), angles.sin()

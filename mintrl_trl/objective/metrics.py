@@ -26,7 +26,8 @@ which are added up over micro-batches and processes and divided once. A number t
 | `tokens/discarded`, `tokens/lookahead` | sampled tokens that were cut or read ahead in vain, plain numbers |
 | `intervention/kl` | judge's minus policy's log-probability per intervention token where both are known, in nats |
 | `intervention/nll` | minus the policy's log-probability per intervention token, in nats |
-| `entropy/policy`, `entropy/all` | policy entropy per policy-authored token, per response token, in nats |
+| `entropy/sample` | policy entropy per response token, in nats, of control rollouts in fixed places of the batch |
+| `entropy/live` | the same of all rollouts that the update forwarded whole: those without gradient may be missing |
 | `imitation_bonus` | what intervention tokens add to the advantage, per row that holds some |
 | `log_ratio`, `squared_residual` | per scored row |
 """
@@ -184,7 +185,6 @@ def loss_totals(
     *,
     logps: torch.Tensor,
     old_logps: torch.Tensor | None,
-    entropies: torch.Tensor | None,
     response_mask: torch.Tensor,
     policy_authored: torch.Tensor,
     intervention_logps: torch.Tensor | None,
@@ -196,7 +196,6 @@ def loss_totals(
         logps (`torch.Tensor`): (B, C) log-probabilities under the policy in training.
         old_logps (`torch.Tensor`, *optional*): (B, C) the same under the policy that generated the batch; `None` where
             both are the same.
-        entropies (`torch.Tensor`, *optional*): (B, C) entropy of the policy at each token, in nats.
         response_mask (`torch.Tensor`): (B, C) bool, true for response tokens.
         policy_authored (`torch.Tensor`): (B, C) bool, true where the policy wrote the token.
         intervention_logps (`torch.Tensor`, *optional*): (B, C) log-probabilities under the intervention policy; NaN
@@ -217,9 +216,34 @@ def loss_totals(
     }
     if intervention_logps is not None:
         terms["intervention/kl"] = (intervention_logps.float() - before, by_judge & intervention_logps.isfinite())
-    if entropies is not None:
-        terms["entropy/policy"] = (entropies.detach().float(), counted & policy_authored)
-        terms["entropy/all"] = (entropies.detach().float(), counted)
+    return _masked_totals(terms)
+
+
+def entropy_totals(
+    entropies: torch.Tensor, response_mask: torch.Tensor, live: torch.Tensor, sample: torch.Tensor
+) -> Totals:
+    """Entropy of the policy over one micro-batch. Waits for the device once.
+
+    Args:
+        entropies (`torch.Tensor`): (B, C) entropy of the policy at each token, in nats.
+        response_mask (`torch.Tensor`): (B, C) bool, true for response tokens.
+        live (`torch.Tensor`): (B,) bool, rows that were forwarded whole.
+        sample (`torch.Tensor`): (B,) bool, rows of the fixed sample.
+
+    Returns:
+        [`Totals`].
+    """
+    values = entropies.detach().float()
+    return _masked_totals(
+        {
+            "entropy/live": (values, response_mask & live.unsqueeze(1)),
+            "entropy/sample": (values, response_mask & sample.unsqueeze(1)),
+        }
+    )
+
+
+def _masked_totals(terms: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> Totals:
+    """Sums and counts of values where their mask, of the same shape, is true."""
     sums = torch.stack([torch.where(mask, value, 0.0).sum() for value, mask in terms.values()])  # (K,)
     counts = torch.stack([mask.sum() for _, mask in terms.values()])  # (K,)
     totals = Totals()

@@ -16,7 +16,7 @@ _COLUMNS = (
     ("off_policy_share", "off-policy", "{:.1%}"),
     ("judge/revise_rate", "revised", "{:.0%}"),
     ("judge/no_verdict", "no verdict", "{:.0%}"),
-    ("entropy/policy", "entropy", "{:.2f}"),
+    ("entropy/sample", "entropy", "{:.2f}"),
     ("entropy", "entropy", "{:.2f}"),
     ("grad_norm", "grad norm", "{:.2f}"),
 )

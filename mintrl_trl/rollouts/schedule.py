@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ..errors import ConfigError
 from .rollout import Role
 
-SeedPurpose = Literal["policy", "review", "correction", "eval"]
+SeedPurpose = Literal["policy", "review", "correction", "eval", "layout"]
 
 
 class Phase(Enum):
@@ -96,7 +96,8 @@ def request_seed(run_seed: int, update: int, row: int, revisions: int, purpose: 
         update (`int`): Update the rollout is made for.
         row (`int`): Global row of the rollout.
         revisions (`int`): Corrections spliced in so far; for reviews and corrections, the review's index.
-        purpose (`str`, *optional*, defaults to `"policy"`): `"policy"`, `"review"`, `"correction"` or `"eval"`.
+        purpose (`str`, *optional*, defaults to `"policy"`): `"policy"`, `"review"`, `"correction"`, `"eval"`, or
+            `"layout"` (which rows an update trains on).
 
     Raises:
         ValueError: Another purpose.
