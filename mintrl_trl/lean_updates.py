@@ -136,7 +136,9 @@ class LeanUpdates:
             model: torch.nn.Module, input_ids: Tensor, attention_mask: Tensor, *args: Any, **options: Any
         ) -> tuple:
             if in_update:
-                self.trainer.token_count.add(int(attention_mask.sum()), attention_mask.numel())
+                lengths = attention_mask.sum(dim=1)  # (B,)
+                live, squared = torch.stack([lengths.sum(), lengths.square().sum()]).tolist()
+                self.trainer.token_count.add(live, attention_mask.numel(), squared)
             return trls(model, input_ids, attention_mask, *args, **options)
 
         if self.args.lean_updates:
