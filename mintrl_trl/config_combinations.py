@@ -5,6 +5,7 @@ ignored, or would quietly turn MInTRL into something else, is refused with the r
 """
 
 import math
+import os
 from typing import Any
 
 from .errors import ConfigError
@@ -48,6 +49,49 @@ def check_combinations(config: Any, *, local_by_name: bool) -> None:
     _check_lengths(config)
     _check_phases(config)
     _check_judge(config)
+
+
+def check_launch(config: Any, *, has_generator: bool = False) -> None:
+    """Check settings against how the processes were launched, before a model loads.
+
+    Args:
+        config (`MInTRLConfig`): The settings.
+        has_generator (`bool`, *optional*, defaults to `False`): Whether a generator object makes the rollouts, in place
+            of `generation`.
+
+    Raises:
+        ConfigError: The local generator would need the whole model, and the launch shards it; or the optimizer's state
+            is out of reach.
+    """
+    sharded = _sharded_by(config)
+    if sharded is not None and config.generation == "local" and not has_generator:
+        allowed = f"'vllm' under {sharded}, because no process holds the whole model"
+        fix = "set use_vllm=True and start `vllm serve`, or launch with recipes/accelerate/ddp.yaml"
+        raise ConfigError("generation", "local", allowed, fix)
+    if config.reset_optimizer_at_switch and _uses_deepspeed(config):
+        allowed = "false under DeepSpeed, which keeps the optimizer's state to itself"
+        fix = "remove reset_optimizer_at_switch, or launch with recipes/accelerate/fsdp2.yaml"
+        raise ConfigError("reset_optimizer_at_switch", True, allowed, fix)
+
+
+def _sharded_by(config: Any) -> str | None:
+    """What spreads the parameters of one model over processes; `None` where each process holds all of them."""
+    if config.fsdp or _is_set("ACCELERATE_USE_FSDP"):
+        return "FSDP"
+    if not _uses_deepspeed(config):
+        return None
+    plugin = getattr(config, "deepspeed_plugin", None)  # upstream's, with the stage from wherever it was set
+    stage = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) if plugin is None else plugin.zero_stage
+    return "DeepSpeed ZeRO-3" if int(stage) == 3 else None
+
+
+def _uses_deepspeed(config: Any) -> bool:
+    return bool(config.deepspeed) or _is_set("ACCELERATE_USE_DEEPSPEED")
+
+
+def _is_set(variable: str) -> bool:
+    """Whether the launcher of accelerate switched something on for its processes."""
+    return os.environ.get(variable, "false").lower() in ("true", "1", "yes", "on")
 
 
 def _check_sampling(config: Any) -> None:

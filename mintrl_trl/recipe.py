@@ -19,6 +19,7 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from .config import MInTRLConfig, check_keys
+from .config_combinations import check_launch
 from .errors import ConfigError, MInTRLError
 
 TASKS = ("math", "code", "chains")
@@ -146,6 +147,7 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
         raise ConfigError(
             "config", str(path), allowed, "correct that setting in the file or on the command line"
         ) from error
+    check_launch(recipe.config)
     loading = {
         "revision": recipe.policy.model_revision,
         "attn_implementation": recipe.policy.attn_implementation,

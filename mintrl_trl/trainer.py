@@ -121,6 +121,7 @@ class MInTRLTrainer(GRPOTrainer):
             rollout_func=rollout_func,
             environment_factory=environment_factory,
             judge=judge,
+            generator=generator,
         )
         check_rows(train_dataset, "train_dataset")
         if eval_dataset is not None:
@@ -365,6 +366,12 @@ class MInTRLTrainer(GRPOTrainer):
         """TRL's evaluation; rollouts are the policy's own, and two evaluations at one update draw the same noise."""
         self._eval_rows_started = 0
         return super().evaluate(*args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """TRL's; a model that is sharded over processes is gathered and saved whole, except for a checkpoint."""
+        super().save_model(output_dir, _internal_call)
+        if not _internal_call:
+            trl_seams.save_gathered(self, output_dir or self.args.output_dir)
 
     def close(self) -> None:
         """Stop the sampler, the generator and their threads. Training after `close` is an error."""

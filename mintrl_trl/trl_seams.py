@@ -162,6 +162,16 @@ def forget_generated_batch(trainer: GRPOTrainer) -> None:
     trainer._metrics["train"].clear()
 
 
+def save_gathered(trainer: GRPOTrainer, folder: str) -> None:
+    """Save what FSDP keeps in shards as one model; upstream writes nothing then. Called on every process."""
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is None or "SHARDED_STATE_DICT" not in str(plugin.state_dict_type):
+        return
+    state_dict = trainer.accelerator.get_state_dict(trainer.model)
+    if trainer.args.should_save:
+        trainer._save(folder, state_dict=state_dict)
+
+
 def clear_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
     """Forget the optimizer's moments; parameters, learning rate and schedule stay."""
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the real one

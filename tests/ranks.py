@@ -1,19 +1,34 @@
-"""A tiny training run spread over processes, as a program: `python -m tests.ranks FOLDER SERVER PROCESSES PORT`.
+"""Tiny training runs spread over processes, as a program: `python -m tests.ranks FOLDER SERVER PORT`.
 
-Everything is imported once, before the processes part. Each of them writes what it saw into
-`FOLDER/rank-R-of-N.pt`.
+DDP and FSDP2 get two processes each, which go through all scenarios; everything is imported once. Process R writes what
+it saw into `FOLDER/KIND-R.pt`, by scenario. A test calls [`one_process`] for what a single process does.
 """
 
 import multiprocessing
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import DistributedType
+from datasets import Dataset
+from peft import LoraConfig
 
-from mintrl_trl import MInTRLTrainer, VLLMGenerator, trl_seams
-from tests.trainers import RejectLastStep, make_trainer, weights
+from mintrl_trl import GenerationError, JudgeError, MInTRLTrainer, NoVerdict, trl_seams
+from tests.trainers import ROWS, HashGenerator, RejectLastStep, make_trainer
+
+PROCESSES = 2
+# Three prompts x (2 + 2): with two processes, the group in the middle lies on both.
+GROUPS = {
+    "prompts_per_update": 3,
+    "per_device_train_batch_size": 3,
+    "max_steps": 2,
+    "intervention_updates": 1,
+    "adam_epsilon": 1e-4,  # so that rounding does not turn the step of a weight that hardly matters
+    "ddp_find_unused_parameters": False,
+}
 
 
 class Keeper(MInTRLTrainer):
@@ -23,73 +38,266 @@ class Keeper(MInTRLTrainer):
         self.rollouts, self.batches = [], []
         super().__init__(*args, **kwargs)
 
-    def _sample(self, requests, **kwargs):
-        rollouts = super()._sample(requests, **kwargs)
-        self.rollouts += rollouts
+    def _sample(self, requests, *, training):
+        rollouts = super()._sample(requests, training=training)
+        self.rollouts += [("training" if training else "evaluation", rollout) for rollout in rollouts]
         return rollouts
 
     def _generate_and_score_completions(self, inputs):
-        self.batches.append(super()._generate_and_score_completions(inputs))
-        return self.batches[-1]
+        output = super()._generate_and_score_completions(inputs)
+        if self.model.training:
+            self.batches.append(output)
+        return output
 
 
-def run(folder: Path, server: str) -> None:
-    """Two updates of 2 prompts x (2 + 2) rollouts, spread over the processes there are."""
-    state = PartialState(cpu=True)
-    name = f"rank-{state.process_index}-of-{state.num_processes}"
-    trainer = make_trainer(
-        folder / f"run-of-{state.num_processes}",
-        trainer_class=Keeper,
-        model=str(folder / "model"),
-        judge=RejectLastStep(),
+def seen(trainer: Keeper) -> dict:
+    """What a trainer did, and the whole of its weights, which it gathers from all processes."""
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    return {
+        "generator": type(trainer.policy.generator).__name__,
+        "trls_client": hasattr(trainer, "vllm_generation"),
+        "sharded": type(trainer.model).__name__.startswith("FSDP"),
+        "rollouts": {
+            (purpose, rollout.request.update, rollout.request.row): (rollout.request.role.value, rollout.ids)
+            for purpose, rollout in trainer.rollouts
+        },
+        "advantages": [batch["advantages"] for batch in trainer.batches],
+        "controls": [batch[trl_seams.IS_CONTROL] for batch in trainer.batches if trl_seams.IS_CONTROL in batch],
+        "log": [line for line in trainer.state.log_history if "loss" in line],
+        "weights": {name: value.clone() for name, value in weights.items()},  # FSDP2: on the first process only
+    }
+
+
+def trained(folder: Path, **settings) -> dict:
+    """Train to the end and save the model; gives what was seen."""
+    trainer = make_trainer(folder, trainer_class=Keeper, **settings)
+    trainer.train()
+    trainer.save_model()
+    trainer.close()
+    return seen(trainer)
+
+
+def groups(folder: Path, server: str, kind: str) -> dict:
+    """Both phases, two micro-batches per update, a group on both processes, clipped gradients, a fresh optimizer."""
+    longer = {"max_steps": 4, "intervention_updates": 2}
+    return trained(folder, **GROUPS | longer, reset_optimizer_at_switch=True, max_grad_norm=0.01)
+
+
+def reference_model(folder: Path, server: str, kind: str) -> dict:
+    """A reference model, untied embeddings, gradient checkpointing, and evaluations."""
+    return trained(
+        folder,
+        **GROUPS,
+        model=str(folder.parent / "untied"),
+        beta=0.1,
+        gradient_checkpointing=True,
+        eval_strategy="steps",
+        eval_steps=1,
+        per_device_eval_batch_size=4,
+        trainer_kwargs={"eval_dataset": Dataset.from_list(ROWS[:4])},
+    )
+
+
+def several_updates(folder: Path, server: str, kind: str) -> dict:
+    """Two updates for each generated batch, in either phase."""
+    longer = {"max_steps": 4, "intervention_updates": 2}
+    return trained(folder, **GROUPS | longer, updates_per_generation=2)
+
+
+def one_sided(folder: Path, server: str, kind: str) -> dict:
+    """One prompt x (2 + 2): the first of two processes has the controls and never asks the judge."""
+    size = {"prompts_per_update": 1, "per_device_train_batch_size": 4 if kind == "one" else 2}
+    return trained(folder, **GROUPS | size)
+
+
+def local(folder: Path, server: str, kind: str) -> dict:
+    """Each process samples its own rows from its own copy of the model."""
+    return trained(folder, **GROUPS, generator=None, max_completion_length=12)
+
+
+def served(folder: Path, server: str, kind: str) -> dict:
+    """Full weights go to a server, which all processes ask."""
+    return trained(
+        folder,
+        **GROUPS,
+        model=str(folder.parent / "model"),
         generator=None,
-        per_device_train_batch_size=8 // state.num_processes,
-        max_steps=2,
-        intervention_updates=2,
         use_vllm=True,
         vllm_server_base_url=server,
-        weight_sync_dir=str(folder / f"sync-of-{state.num_processes}"),
     )
-    trainer.train()
-    seen = {
-        "own_client": isinstance(trainer.policy.generator, VLLMGenerator),
-        "trls_client": hasattr(trainer, "vllm_generation"),
-        "rollouts": {(r.request.update, r.request.row): (r.request.role.value, r.ids) for r in trainer.rollouts},
-        "advantages": torch.cat([batch["advantages"] for batch in trainer.batches]),
-        "controls": torch.cat([batch[trl_seams.IS_CONTROL] for batch in trainer.batches]),
-        "weights": weights(trainer),
-    }
-    trainer.close()
-    torch.save(seen, folder / f"{name}.pt")
 
 
-def run_as(rank: int, folder: Path, server: str, processes: int, port: str) -> None:
-    """`run` with the variables that a launcher would set."""
+def served_adapter(folder: Path, server: str, kind: str) -> dict:
+    """An adapter goes to the server."""
+    return trained(
+        folder,
+        **GROUPS,
+        model=str(folder.parent / "model"),
+        generator=None,
+        use_vllm=True,
+        vllm_server_base_url=server,
+        trainer_kwargs={"peft_config": LoraConfig(r=2, target_modules=["q_proj", "v_proj"])},
+    )
+
+
+class FaultyJudge(RejectLastStep):
+    """Fails on the second of two processes, or, in `probe`, on the first."""
+
+    def __init__(self, fault: Exception, probes: bool = False):
+        super().__init__()
+        self.fault, self.probes = fault, probes
+
+    async def probe(self):
+        if self.probes:
+            raise self.fault
+
+    async def review(self, *args, **kwargs):
+        if not self.probes and is_second():
+            raise self.fault
+        return await super().review(*args, **kwargs)
+
+
+class FaultyGenerator(HashGenerator):
+    async def stream(self, *args):
+        if is_second():
+            raise GenerationError("the engine is gone")
+        async for token in super().stream(*args):
+            yield token
+
+
+class FaultyLoss(Keeper):
+    """Not a number in one row of the second process, so in one of its micro-batches."""
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        if is_second():
+            output["advantages"][0] = torch.nan
+        return output
+
+
+def faulty_reward(completion_ids, **kwargs):
+    if not is_second():
+        raise ValueError("no such answer")
+    return [1.0] * len(completion_ids)
+
+
+class FullDisk(Keeper):
+    """The first process cannot write its rollouts down."""
+
+    def _generate_and_score_completions(self, inputs):
+        if self.run_folder is not None:
+            self.run_folder.append_rollouts = self.fail
+        return super()._generate_and_score_completions(inputs)
+
+    def fail(self, records):
+        raise OSError(28, "No space left on device")
+
+
+def is_second() -> bool:
+    return PartialState().process_index == 1
+
+
+FAULTS = {
+    "judge": {"judge": FaultyJudge(JudgeError("no such model"))},
+    "probe": {"judge": FaultyJudge(JudgeError("no such server"), probes=True)},
+    "no verdict": {"judge": FaultyJudge(NoVerdict("unparsable")), "no_verdict_window": 2},
+    "generator": {"generator": FaultyGenerator()},
+    "reward": {"reward": faulty_reward},
+    "loss": {"trainer_class": FaultyLoss},
+    "disk": {"trainer_class": FullDisk},
+}
+
+
+def faults(folder: Path, server: str, kind: str) -> dict:
+    """One process fails, in one way after the other; gives what each raised."""
+    raised = {}
+    for name, settings in FAULTS.items():
+        trainer = make_trainer(folder / name, **{"trainer_class": Keeper} | GROUPS | settings)
+        try:
+            trainer.train()
+        except Exception as error:
+            raised[name] = f"{type(error).__name__}: {error}"
+        trainer.close()
+    return raised
+
+
+SCENARIOS = {
+    "groups": groups,
+    "reference_model": reference_model,
+    "several_updates": several_updates,
+    "faults": faults,  # what comes next would notice a process that is a step behind
+    "one_sided": one_sided,
+    "local": local,
+    "served": served,
+    "served_adapter": served_adapter,
+}
+KINDS = {"ddp": list(SCENARIOS), "fsdp2": [name for name in SCENARIOS if name != "local"]}  # which FSDP2 refuses
+
+
+def one_process(name: str, folder: Path, server: str) -> dict:
+    """A scenario in this very process."""
+    return SCENARIOS[name](folder / f"one-{name}", server, "one")
+
+
+def run_as(rank: int, folder: Path, server: str, port: str, kind: str) -> None:
+    """All scenarios, with the variables that a launcher would set."""
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
+        "WORLD_SIZE": str(PROCESSES),
+        "LOCAL_WORLD_SIZE": str(PROCESSES),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
     }
-    run(folder, server)
+    if kind == "fsdp2":
+        shard_on_cpu()
+    saw = {}
+    for name in KINDS[kind]:
+        try:
+            saw[name] = SCENARIOS[name](folder / f"{kind}-{name}", server, kind)
+        except Exception:
+            saw[name] = traceback.format_exc()
+            break  # the other process may be waiting elsewhere
+    torch.save(saw, folder / f"{kind}-{rank}.pt")
 
 
-def main(folder: str, server: str, processes: str, port: str) -> int:
+def shard_on_cpu() -> None:
+    """Have accelerate take its own FSDP2 path on a CPU.
+
+    It shards GPUs only: processes on CPUs are of a kind (`MULTI_CPU`) for which it does not look at FSDP's variables.
+    So the group of processes is made here, over gloo, and accelerate is told that it is one of GPUs, the device
+    being the CPU. From there on all is accelerate's and torch's: `fully_shard`, gathering, saving and loading.
+    """
+    os.environ |= {
+        "ACCELERATE_TORCH_DEVICE": "cpu",
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+        "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+    }
+    torch.distributed.init_process_group("gloo")
+    PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
+
+
+def main(folder: str, server: str, port: str) -> int:
     fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=run_as, args=(rank, Path(folder), server, int(processes), port), daemon=True)
-        for rank in range(int(processes))
-    ]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(90)
-    for rank in ranks:
-        rank.kill()  # nothing outlives this program
-        rank.join()
-    return max(abs(rank.exitcode) for rank in ranks)
+    worst = 0
+    for number, kind in enumerate(KINDS):
+        there = str(int(port) + number)
+        ranks = [
+            fork.Process(target=run_as, args=(rank, Path(folder), server, there, kind), daemon=True)
+            for rank in range(PROCESSES)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(100)
+        for rank in ranks:
+            rank.kill()  # nothing outlives this program
+            rank.join()
+        worst = max(worst, *(abs(rank.exitcode) for rank in ranks))
+    return worst
 
 
 if __name__ == "__main__":

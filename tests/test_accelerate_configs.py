@@ -1,5 +1,6 @@
 """The launch files: accelerate's own loader and launcher read them, and mean by them what their headings say."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,8 +11,15 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from datasets import Dataset
 from torch.distributed.fsdp import StateDictType
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+from mintrl_trl import ConfigError, MInTRLConfig, MInTRLTrainer
+from mintrl_trl.config_combinations import check_launch
+from mintrl_trl.recipe import parse_recipe
+
+from .trainers import ROWS, RejectLastStep, parity_reward, settings
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "recipes" / "accelerate"
@@ -80,3 +88,46 @@ def test_zero3_asks_for_stage_three():
     assert environment["ACCELERATE_USE_DEEPSPEED"] == "true"
     assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
     assert environment["ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"] == "true"
+
+
+def without_whole_model(monkeypatch, kind: str) -> str:
+    """Variables as a launcher of sharded processes sets them; gives what a message calls it."""
+    if kind == "fsdp2":
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+        return "FSDP"
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3")
+    return "DeepSpeed ZeRO-3"
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "zero3"])
+def test_local_generation_is_refused_before_a_model_loads(monkeypatch, tmp_path, kind):
+    # Made first: with DeepSpeed's variables a config looks for DeepSpeed.
+    args = MInTRLConfig(str(tmp_path), **settings())
+    served = MInTRLConfig(str(tmp_path), **settings(), use_vllm=True, vllm_server_base_url="http://localhost:8000")
+    allowed = (
+        f"Allowed: 'vllm' under {without_whole_model(monkeypatch, kind)}, because no process holds the whole model"
+    )
+    rows = Dataset.from_list(ROWS)
+    with pytest.raises(ConfigError, match=f"`generation` is 'local'. {allowed}"):
+        MInTRLTrainer("no/such-model", parity_reward, args, rows, judge=RejectLastStep())
+    check_launch(args, has_generator=True)
+    check_launch(served)
+
+
+def test_a_recipe_that_samples_in_process_is_refused_where_it_is_read(monkeypatch):
+    recipe = ROOT / "recipes" / "quickstart.yaml"
+    assert parse_recipe([], default=recipe).config.generation == "local"
+    without_whole_model(monkeypatch, "fsdp2")
+    with pytest.raises(ConfigError, match=r"launch with recipes/accelerate/ddp\.yaml"):
+        parse_recipe([], default=recipe)
+
+
+def test_deepspeed_and_a_fresh_optimizer_do_not_go_together(monkeypatch, tmp_path):
+    args = MInTRLConfig(str(tmp_path), **settings(), reset_optimizer_at_switch=True)
+    check_launch(args)
+    kept = dataclasses.replace(args, reset_optimizer_at_switch=False)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(ConfigError, match=r"`reset_optimizer_at_switch` is True\. Allowed: false under DeepSpeed"):
+        check_launch(args)
+    check_launch(kept)

@@ -135,6 +135,19 @@ def test_shuffle_and_split_keep_tensors_of_one_row_together_and_refuse_a_bare_fl
         grpo_trainer.shuffle_sequence_dict(batch | {"flag": True})
 
 
+def test_rewards_are_gathered_once_and_last(tmp_path, monkeypatch):
+    """A process whose reward function failed makes up for that one collective call, and no other."""
+    gathered = []
+    monkeypatch.setattr(grpo_trainer, "gather", lambda tensor: gathered.append(tensor) or tensor)
+    monkeypatch.setattr(grpo_trainer, "gather_object", lambda objects: pytest.fail("a second collective call"))
+    trainer = make_trainer(tmp_path, reward=[lambda completions, **kwargs: [1.0] * len(completions)] * 2)
+    monkeypatch.setattr(trainer.accelerator, "gather", lambda tensor: pytest.fail("a second collective call"))
+    rows = [{"prompt": "1+1="}] * 4
+    result = trainer._calculate_rewards(rows, ["1+1="] * 4, ["2"] * 4, [[5, 2]] * 4)
+    assert len(gathered) == 1 and gathered[0] is result
+    assert (result.shape, result.dtype) == ((4, 2), torch.float32)
+
+
 def test_the_loss_is_expected_to_be_divided_for_accumulation_by_the_trainer():
     assert GRPOTrainer.loss_is_scaled_for_ga is True
     assert "current_gradient_accumulation_steps" in inspect.getsource(GRPOTrainer._compute_loss)

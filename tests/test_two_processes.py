@@ -1,23 +1,28 @@
-"""Two processes and one server: each asks for its own rows, one carries the weights, and both learn as one would."""
+"""Two processes do what one would, under DDP and FSDP2: same rollouts, advantages, losses and weights; one that fails
+stops both."""
 
 import os
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from . import ranks
 from .fake_vllm import FakeVLLM, events
 from .tiny import tiny_model, tiny_tokenizer
 from .trainers import assert_same_weights
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[1]
 END, SIZE = 2, 47
+SAME = {"rtol": 1e-4, "atol": 1e-5}  # of weights that moved by 1e-3 to 1e-1
 
 
 def draw(body: dict) -> list[dict]:
@@ -28,52 +33,165 @@ def draw(body: dict) -> list[dict]:
     return events(body["prompt"], cut, finish="stop" if cut[-1] == END else "length")
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def free_ports(number: int) -> int:
+    """The first of so many free ports in a row."""
+    while True:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            first = listener.getsockname()[1]
+        if first + number <= 65_536:
+            return first
 
 
-def launch(folder: Path, server: FakeVLLM, processes: int) -> list[dict]:
-    """Train on so many processes, a single one being this one; gives what each of them saw."""
-    if processes == 1:
-        ranks.run(folder, server.url)
-    else:
+@dataclass
+class Runs:
+    """What two processes saw in each scenario, and, on demand, one."""
+
+    folder: Path
+    server: FakeVLLM
+    saw: dict[str, list[dict]] = field(default_factory=dict)
+    one: dict[str, dict] = field(default_factory=dict)
+
+    @cached_property
+    def two(self) -> dict[str, list[dict]]:
+        """By kind: what each process saw."""
         done = subprocess.run(
-            [sys.executable, "-m", "tests.ranks", str(folder), server.url, str(processes), str(free_port())],
-            cwd=folder,
+            [sys.executable, "-m", "tests.ranks", str(self.folder), self.server.url, str(free_ports(len(ranks.KINDS)))],
+            cwd=self.folder,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=220,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    return [torch.load(folder / f"rank-{rank}-of-{processes}.pt") for rank in range(processes)]
+        return {
+            kind: [torch.load(self.folder / f"{kind}-{rank}.pt") for rank in range(ranks.PROCESSES)]
+            for kind in ranks.KINDS
+        }
+
+    def of_two(self, kind: str, scenario: str) -> list[dict]:
+        parts = self.two[kind]
+        for part in parts:
+            for name, what in part.items():
+                assert not isinstance(what, str), f"{kind}, {name}: {what}"
+        return [part[scenario] for part in parts]
+
+    def of_one(self, scenario: str) -> dict:
+        if scenario not in self.one:
+            self.one[scenario] = ranks.one_process(scenario, self.folder, self.server.url)
+        return self.one[scenario]
 
 
-@pytest.mark.timeout(120)
-def test_two_processes_train_as_one_would(tmp_path):
-    tiny_model().save_pretrained(tmp_path / "model")
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
-    seen = {}
-    for processes in (1, 2):
-        with FakeVLLM(str(tmp_path / "model")) as server:
-            server.script = draw
-            parts = launch(tmp_path, server, processes)
-        assert all(part["own_client"] and not part["trls_client"] for part in parts)
-        assert len(server.bodies("/collective_rpc")) == 2, "one sync for each update, by one process"
-        rollouts = {}
-        for number, part in enumerate(parts):
-            rows = {row for _, row in part["rollouts"]}
-            assert rows == set(range(number * 8 // processes, (number + 1) * 8 // processes)), "its own rows alone"
-            rollouts |= part["rollouts"]
-        assert [rollouts[update, row][0] for update in (0, 1) for row in range(4)] == (
-            ["control"] * 2 + ["intervened"] * 2
-        ) * 2
-        seen[processes] = (parts, rollouts)
-    (one,), (first, second) = seen[1][0], seen[2][0]
-    assert seen[1][1] == seen[2][1], "the same rollouts, row for row"
-    assert_same_weights(first["weights"], second["weights"])
-    assert_same_weights(one["weights"], first["weights"], rtol=1e-4, atol=1e-6)
-    start = dict(tiny_model().named_parameters())
-    assert any(not torch.equal(start[name], after) for name, after in first["weights"].items())
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    tiny_model().save_pretrained(folder / "model")
+    tiny_model(tied=False).save_pretrained(folder / "untied")
+    for name in ("model", "untied"):
+        tiny_tokenizer().save_pretrained(folder / name)
+    with FakeVLLM(str(folder / "model")) as server:
+        server.script = draw
+        yield Runs(folder, server)
+
+
+def both(parts: list[dict], key: str) -> list[torch.Tensor]:
+    """A tensor of each batch, the rows of the second process after those of the first."""
+    return [torch.cat(pair) for pair in zip(*(part[key] for part in parts), strict=True)]
+
+
+EVERY = [
+    pytest.param(kind, name, id=f"{kind}-{name}")
+    for kind, names in ranks.KINDS.items()
+    for name in names
+    if name != "faults"
+]
+
+
+@pytest.mark.parametrize(("kind", "scenario"), EVERY)
+def test_two_processes_make_the_rollouts_and_advantages_of_one(runs, kind, scenario):
+    one, parts = runs.of_one(scenario), runs.of_two(kind, scenario)
+    assert [part["sharded"] for part in parts] == [kind == "fsdp2"] * 2 and not one["sharded"]
+    assert not any(part["trls_client"] for part in parts)
+    first, second = (part["rollouts"] for part in parts)
+    assert not first.keys() & second.keys(), "its own rows alone"
+    rows = {row for purpose, _, row in one["rollouts"] if purpose == "training"}
+    assert {row for purpose, _, row in first if purpose == "training"} == set(range(len(rows) // 2))
+    assert first | second == one["rollouts"], "the same ones, row for row"
+    for ours, theirs in zip(both(parts, "advantages"), one["advantages"], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("kind", "scenario"), EVERY)
+def test_two_processes_learn_what_one_would(runs, kind, scenario):
+    one, (first, second) = runs.of_one(scenario), runs.of_two(kind, scenario)
+    assert [line.keys() for line in first["log"]] == [line.keys() for line in one["log"]]
+    assert [line.keys() for line in first["log"]] == [line.keys() for line in second["log"]]
+    for ours, theirs in zip(first["log"], one["log"], strict=True):
+        for name in {"loss", "grad_norm", "reward", "log_ratio", "lengths/control", "num_tokens"} & ours.keys():
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
+    assert_same_weights(one["weights"], first["weights"], **SAME)
+    if kind == "ddp":
+        assert_same_weights(first["weights"], second["weights"])
+    start = tiny_model(tied=scenario != "reference_model").state_dict()
+    assert any(name not in start or not torch.equal(start[name], after) for name, after in first["weights"].items())
+
+
+@pytest.mark.parametrize("kind", ranks.KINDS)
+def test_a_group_lies_on_both_processes(runs, kind):
+    parts = runs.of_two(kind, "groups")
+    rows = [{row for _, update, row in part["rollouts"] if update == 0} for part in parts]
+    assert rows == [set(range(6)), set(range(6, 12))]  # of groups of 4
+    controls = both(parts, "controls")[0]
+    assert controls.tolist() == [True, True, False, False] * 3
+
+
+@pytest.mark.parametrize("kind", ranks.KINDS)
+def test_a_process_may_have_no_intervened_row(runs, kind):
+    first, second = runs.of_two(kind, "one_sided")
+    for part, role in ((first, "control"), (second, "intervened")):
+        assert {written[0] for (_, update, _), written in part["rollouts"].items() if update == 0} == {role}
+    assert first["log"][0]["off_policy_share"] == second["log"][0]["off_policy_share"] > 0
+
+
+@pytest.mark.parametrize("kind", ranks.KINDS)
+def test_the_model_is_saved_whole(runs, kind):
+    weights = runs.of_two(kind, "groups")[0]["weights"]
+    saved = load_file(runs.folder / f"{kind}-groups" / "model.safetensors")
+    assert_same_weights(saved, {name: weights[name] for name in saved})
+    assert set(weights) - set(saved) <= {"lm_head.weight"}  # tied
+
+
+@pytest.mark.parametrize("kind", ranks.KINDS)
+def test_one_process_carries_the_weights_to_the_server(runs, kind):
+    for scenario, route, field_name in (
+        ("served", "/collective_rpc", lambda body: body["kwargs"]["weights_path"]),
+        ("served_adapter", "/v1/load_lora_adapter", lambda body: body["lora_path"]),
+    ):
+        assert all(part["generator"] == "VLLMGenerator" for part in runs.of_two(kind, scenario))
+        run = runs.folder / f"{kind}-{scenario}"
+        folders = [Path(field_name(body)) for body in runs.server.bodies(route)]
+        synced = [folder for folder in folders if run in folder.parents]
+        assert [folder.name.rpartition("-v-")[2] for folder in synced] == ["update-0", "update-1"]
+
+
+ERRORS = {
+    "judge": ("JudgeError: no such model",) * 2,
+    "probe": ("JudgeError: no such server",) * 2,
+    "no verdict": ("FailureLimitError: 100% of the last 2 reviews gave no verdict",) * 2,
+    "generator": ("GenerationError: the engine is gone",) * 2,
+    "reward": ("ValueError: no such answer", "PeerError: process 0 stopped with ValueError: no such answer"),
+    "loss": ("NumericsError: the loss of update 1 is nan; no weight was changed",) * 2,
+    "disk": ("OSError: [Errno 28] No space", "PeerError: process 0 stopped with OSError: [Errno 28] No space"),
+}
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+@pytest.mark.parametrize("kind", ranks.KINDS)
+def test_what_stops_one_process_stops_both(runs, kind, fault):
+    raised = [part[fault] for part in runs.of_two(kind, "faults")]
+    for text, expected in zip(raised, ERRORS[fault], strict=True):
+        assert text.startswith(expected)
+
+
+def test_each_fault_is_tested():
+    assert set(ERRORS) == set(ranks.FAULTS)

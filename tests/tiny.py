@@ -30,7 +30,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def tiny_model(seed: int = 0, *, layers: int = 2, width: int = 32) -> Qwen3ForCausalLM:
+def tiny_model(seed: int = 0, *, layers: int = 2, width: int = 32, tied: bool = True) -> Qwen3ForCausalLM:
     """A randomly initialised Qwen3 of a few thousand weights, in float32."""
     torch.manual_seed(seed)
     config = Qwen3Config(
@@ -42,7 +42,7 @@ def tiny_model(seed: int = 0, *, layers: int = 2, width: int = 32) -> Qwen3ForCa
         num_key_value_heads=2,
         head_dim=width // 2,
         max_position_embeddings=512,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
         pad_token_id=0,
         bos_token_id=1,
         eos_token_id=2,
