@@ -9,6 +9,7 @@
     ├── NoVerdict          (RuntimeError)  one review or correction gave nothing usable; tolerated and counted
     ├── FailureLimitError  (RuntimeError)  tolerated failures passed the limit that the config sets
     ├── RewardError        (RuntimeError)  the reward function broke its contract
+    ├── MemoryLimitError   (RuntimeError)  an update at full length does not fit
     ├── PeerError          (RuntimeError)  another process of the run stopped
     └── NumericsError      (ArithmeticError) a loss that is not a finite number
 
@@ -89,6 +90,10 @@ class FailureLimitError(MInTRLError, RuntimeError):
 
 class RewardError(MInTRLError, RuntimeError):
     """A reward function broke its contract (wrong number of rewards, every row unscorable)."""
+
+
+class MemoryLimitError(MInTRLError, RuntimeError):
+    """An update at full length does not fit into memory. The message says what to change."""
 
 
 class PeerError(MInTRLError, RuntimeError):

@@ -24,6 +24,7 @@ from trl import GRPOTrainer
 from . import trl_seams
 from .batch_report import GeneratedBatch, JudgeCounters, reduce_totals, report_batch
 from .config import MInTRLConfig
+from .dry_run import DryRunCallback
 from .errors import FailureLimitError
 from .lean_updates import LeanUpdates
 from .objective.advantage import compute_advantages
@@ -169,6 +170,8 @@ class MInTRLTrainer(GRPOTrainer):
         for verbose in (PrinterCallback, ProgressCallback):  # fifty numbers an update; the run folder keeps them
             self.remove_callback(verbose)
         self.add_callback(self.step_meter)
+        if args.dry_run_worst_case:  # before other callbacks make rollouts when training begins
+            self.callback_handler.callbacks.insert(0, DryRunCallback(self))
         self.add_callback(ConsoleCallback(args.intervention_updates if args.needs_judge else 0))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
@@ -184,25 +187,16 @@ class MInTRLTrainer(GRPOTrainer):
         self._window_totals, self._losses = Totals(), FiniteLosses()
         return super().train(resume_from_checkpoint, **kwargs)
 
-    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
-        """TRL's hand-out of micro-batches, which generates where it has to."""
-        with self.step_meter.clock.stage("idle"):
-            return super()._prepare_inputs(generation_batch)
-
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
-        """TRL's forward: part of the update even where it runs while a batch is generated."""
-        with self.step_meter.clock.stage("update"):
-            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
-
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """TRL's next micro-batch, of a batch that was laid out anew when it was generated."""
-        inputs = super()._prepare_inputs(generation_batch)
-        if self._new_batch:
-            self._new_batch = False
-            inputs = trl_seams.replace_micro_batches(self, self.lean.arrange)
-        return inputs
+        with self.step_meter.clock.stage("idle"):
+            inputs = super()._prepare_inputs(generation_batch)
+            if self._new_batch:
+                self._new_batch = False
+                inputs = trl_seams.replace_micro_batches(self, self.lean.arrange)
+            return inputs
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's generate-and-score around our rollouts; replaces its advantages in the intervention phase."""
@@ -352,8 +346,9 @@ class MInTRLTrainer(GRPOTrainer):
         return loss / self.current_gradient_accumulation_steps
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, Any]:
-        """TRL's forward, trimmed and counted."""
-        return self.lean.forward(super()._get_per_token_logps_and_entropies, *args, **kwargs)
+        """TRL's forward, trimmed and counted; part of the update even where it runs while a batch is generated."""
+        with self.step_meter.clock.stage("update"):
+            return self.lean.forward(super()._get_per_token_logps_and_entropies, *args, **kwargs)
 
     def _add_entropy(self, inputs: dict) -> None:
         """Entropy of a micro-batch."""

@@ -172,6 +172,26 @@ def save_gathered(trainer: GRPOTrainer, folder: str) -> None:
         trainer._save(folder, state_dict=state_dict)
 
 
+@contextmanager
+def update_apart(trainer: GRPOTrainer) -> Iterator[None]:
+    """An update beside the run, of which TRL's metrics and controllers learn nothing: every micro-batch is its last."""
+    names = ("current_gradient_accumulation_steps", "entropy_coef", "_last_world_entropy", "_entropy_window_stats")
+    kept = {name: getattr(trainer, name) for name in names if hasattr(trainer, name)}
+    metrics = {name: list(values) for name, values in trainer._metrics["train"].items()}
+    gradients = trainer.accelerator.gradient_state
+    syncs = gradients.sync_gradients
+    trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
+    gradients._set_sync_gradients(True)
+    try:
+        yield
+    finally:
+        gradients._set_sync_gradients(syncs)
+        trainer._metrics["train"].clear()
+        trainer._metrics["train"].update(metrics)
+        for name, value in kept.items():
+            setattr(trainer, name, value)
+
+
 def clear_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
     """Forget the optimizer's moments; parameters, learning rate and schedule stay."""
     inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the real one

@@ -197,6 +197,7 @@ def test_every_update_says_where_its_time_went(tmp_path):
     for line in (first, second):
         assert sum(line[name] for name in SHARES) == pytest.approx(1.0)
         assert line["share/update"] > 0
+        assert line["share/idle"] > 0
         assert line["step/seconds"] > 0
         assert "mfu" not in line
     assert first["share/rollout"] > 0
