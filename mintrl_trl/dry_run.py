@@ -163,7 +163,7 @@ def _batches(trainer: "MInTRLTrainer") -> list[dict[str, Tensor]]:
         "completion_mask": torch.ones_like(ids[:, prompt:]),
         "advantages": torch.linspace(-1.0, 1.0, rows + 2)[1:-1].to(device) + 0.1,  # (B,), none of them 0
         "num_items_in_batch": torch.tensor(rows * width * trainer.accelerator.num_processes, device=device),
-    }
+    } | trainer.lean.row_keys(rows)
     if args.updates_per_batch > 1:
         batch["old_per_token_logps"] = torch.full((rows, width), -1.0, device=device)  # (B, C)
     policy_authored = torch.ones(rows, width, dtype=torch.bool, device=device)  # (B, C)
