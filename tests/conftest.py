@@ -1,5 +1,6 @@
 """What every test gets: CPU, one thread, no network beyond this machine, fixed seeds, a fixed Hypothesis profile."""
 
+import gc
 import ipaddress
 import os
 import random
@@ -69,3 +70,9 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: accelerate collects garbage after every run, and need not look through all of it."""
+    gc.collect()
+    gc.freeze()
