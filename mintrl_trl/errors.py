@@ -11,6 +11,7 @@
     ├── RewardError        (RuntimeError)  the reward function broke its contract
     ├── MemoryLimitError   (RuntimeError)  an update at full length does not fit
     ├── PeerError          (RuntimeError)  another process of the run stopped
+    ├── CheckpointError    (RuntimeError)  a checkpoint that a run cannot go on from; names the last good one
     └── NumericsError      (ArithmeticError) a loss that is not a finite number
 
 A second base class lets callers catch the builtin they would expect.
@@ -98,6 +99,10 @@ class MemoryLimitError(MInTRLError, RuntimeError):
 
 class PeerError(MInTRLError, RuntimeError):
     """Another process of the run stopped, with an error that is not one of these; the message has its words."""
+
+
+class CheckpointError(MInTRLError, RuntimeError):
+    """A checkpoint that cannot be used: missing, half, thinned, or of a run that differs from this one."""
 
 
 class NumericsError(MInTRLError, ArithmeticError):

@@ -5,12 +5,14 @@
     versions.json    packages, Python, platform, git commit
     metrics.jsonl    one object per log step: `update` and named numbers
     rollouts.jsonl   one `RolloutRecord` per rollout
+    evaluations.jsonl  one object per evaluation on fixed problems: `update` and counts per problem
 
-Invariant: nothing that was written is changed. JSON lines are appended whole and flushed; a line that a crash tore
-stays as it is, the next one starts on a line of its own, and readers skip what does not parse. A resumed run with
-other settings gets a `settings-2.json` beside the first; a new run first moves an older one, model and checkpoints too,
-into a folder `previous-1`, `previous-2`, ... Only one process of a run writes. No file has a name that a saved model
-uses (`config.json`), so a model may be saved into the same folder.
+Invariant: nothing that was written is changed or lost. JSON lines are appended whole and flushed; a line that a crash
+tore stays as it is, the next one starts on a line of its own, and readers skip what does not parse. A run that goes on
+from a checkpoint first moves what came after it into a folder `abandoned-1`, `abandoned-2`, ..., so the lines are those
+of one history; with other settings it gets a `settings-2.json` beside the first. A new run first moves an older one,
+model and checkpoints too, into a folder `previous-1`, `previous-2`, ... Only one process of a run writes. No file has a
+name that a saved model uses (`config.json`), so a model may be saved into the same folder.
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +34,7 @@ from typing import Any, BinaryIO
 from .records import RolloutRecord
 
 _CHECKPOINT = "checkpoint-"  # how transformers begins the names of its checkpoint folders
+_PREVIOUS, _ABANDONED = "previous-", "abandoned-"
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +42,8 @@ HIDDEN = "<hidden>"
 _SECRET_NAME = re.compile(r"(^|[_-])(api[_-]?key|token|password|passwd|secret|authorization|credentials?)$")
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bBearer\s+\S+|\b(hf_|sk-)[A-Za-z0-9_-]{8,}")
-_MARKS = ("settings.json", "metrics.jsonl", "rollouts.jsonl")  # a folder with one of these holds a run
+_LINES = ("metrics.jsonl", "rollouts.jsonl", "evaluations.jsonl")
+_MARKS = ("settings.json", *_LINES)  # a folder with one of these holds a run
 _PACKAGES = ("mintrl_trl", "torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "openai")
 
 
@@ -77,16 +82,62 @@ class RunFolder:
         Returns:
             `Path`: The folder it is in now; `None` where there was none.
         """
-        if not any((self.path / mark).exists() for mark in _MARKS):
+        if not self.holds_data and not any((self.path / mark).exists() for mark in _MARKS):
             return None
-        number = 1
-        while (folder := self.path / f"previous-{number}").exists():
-            number += 1
-        older = [path for path in self.path.iterdir() if path.is_file() or path.name.startswith(_CHECKPOINT)]
-        folder.mkdir()
+        older = [
+            path for path in self.path.iterdir() if path.is_file() or path.name.startswith((_CHECKPOINT, _ABANDONED))
+        ]
+        folder = self._numbered(_PREVIOUS)
         for path in older:
             path.rename(folder / path.name)
         return folder
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether a run has left metrics, rollouts or checkpoints here."""
+        return any((self.path / name).exists() for name in _LINES) or any(self.path.glob(f"{_CHECKPOINT}*"))
+
+    def rewind(self, update: int, checkpoints: Iterable[Path] = ()) -> Path | None:
+        """Take back everything that came after an update: a run goes on from there as if it had not been.
+
+        Args:
+            update (`int`): Lines of later updates, and all that follow them, move into a folder of their own.
+            checkpoints (`Iterable[Path]`, *optional*): Folders to move there as well.
+
+        Returns:
+            `Path`: The folder; `None` if nothing came after.
+        """
+        tails = {name: self._end_of(name, update) for name in _LINES if (self.path / name).exists()}
+        tails = {name: end for name, end in tails.items() if end < (self.path / name).stat().st_size}
+        checkpoints = list(checkpoints)
+        if not tails and not checkpoints:
+            return None
+        folder = self._numbered(_ABANDONED)
+        for path in checkpoints:
+            path.rename(folder / path.name)
+        for name, end in tails.items():
+            with open(self.path / name, "rb+") as file, open(folder / name, "xb") as kept:
+                file.seek(end)
+                shutil.copyfileobj(file, kept)
+                kept.flush()
+                os.fsync(kept.fileno())  # there before it is gone here
+                file.truncate(end)
+        return folder
+
+    def flush(self) -> None:
+        """Bring all lines to the disk."""
+        for name in _LINES:
+            if (self.path / name).exists():
+                with open(self.path / name, "rb") as file:
+                    os.fsync(file.fileno())
+
+    def describe(self, folder: Path, config: Any) -> None:
+        """Write settings, versions and what a recipe adds into a folder: this one, or a checkpoint."""
+        target = RunFolder(folder)
+        if self.recipe is not None:
+            target.write_recipe(self.recipe)
+        target.write_config(config)
+        target.write_versions()
 
     def write_versions(self) -> Path:
         """Write the versions of what runs: packages, Python, platform, and the git commit of a source checkout."""
@@ -104,6 +155,15 @@ class RunFolder:
     def append_rollouts(self, records: Iterable[RolloutRecord]) -> None:
         """Append finished rollouts."""
         self._append("rollouts.jsonl", [record.to_json() for record in records])
+
+    def append_evaluation(self, update: int, values: Mapping[str, Any]) -> None:
+        """Append the counts of one evaluation on fixed problems, after `update` optimizer steps."""
+        self._append("evaluations.jsonl", [{"update": update} | jsonable(values)])
+
+    def evaluations(self) -> Iterator[dict[str, Any]]:
+        """Lines of `evaluations.jsonl`, in order; none where there is no such file."""
+        for _, line in self._read("evaluations.jsonl"):
+            yield line
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """Lines of `metrics.jsonl`, in order; none where there is no such file."""
@@ -131,6 +191,28 @@ class RunFolder:
             if path.read_text(encoding="utf-8") == text:
                 return path
             number += 1
+
+    def _numbered(self, stem: str) -> Path:
+        """A new folder `stem1`, `stem2`, ... here."""
+        number = 1
+        while (folder := self.path / f"{stem}{number}").exists():
+            number += 1
+        folder.mkdir()
+        return folder
+
+    def _end_of(self, name: str, update: int) -> int:
+        """Where in a file the lines of the updates up to `update` end, in bytes. A torn last line is beyond."""
+        end = 0
+        with open(self.path / name, "rb") as file:
+            for raw in file:
+                try:
+                    line = json.loads(raw)
+                except ValueError:
+                    line = {}
+                if not raw.endswith(b"\n") or isinstance(line, dict) and line.get("update", 0) > update:
+                    break
+                end += len(raw)
+        return end
 
     def _append(self, name: str, lines: list[dict[str, Any]]) -> None:
         if not lines:

@@ -86,6 +86,17 @@ class Reviewer:
             lambda correction: self._span(correction, max_tokens),
         )
 
+    @property
+    def window(self) -> list[str | None]:
+        """For each of the latest reviews, oldest first, the reason why it gave no verdict; `None`: it gave one."""
+        return list(self._window)
+
+    @window.setter
+    def window(self, reasons: Sequence[str | None]) -> None:
+        self._window.clear()
+        self._window.extend(reasons)
+        self._failures = sum(reason is not None for reason in self._window)
+
     def count(self, failure: NoVerdict | None) -> None:
         """Enter one finished review into the window.
 

@@ -123,6 +123,15 @@ class InterventionSampler:
             on_finished=on_finished,
         )
 
+    @property
+    def review_window(self) -> list[str | None]:
+        """Reasons, or `None` for a verdict, of the reviews that `no_verdict_limit` is held against. May be set."""
+        return self._reviewer.window
+
+    @review_window.setter
+    def review_window(self, reasons: Sequence[str | None]) -> None:
+        self._reviewer.window = reasons
+
     async def _rollout(self, request: RolloutRequest) -> Rollout:
         """One rollout of Algorithm 1. A control is the case without reviews: one chunk, up to the limit."""
         budget, draft, stream = self._settings.budget, Draft(request, self._vocabulary), None
