@@ -1,9 +1,9 @@
 """Checkpoints as folders: which of them are whole, which a run can go on from, and which keep their weights alone.
 
-It knows files and nothing of models or trainers. A checkpoint counts once it holds its completion mark, which is written
-last, by rename, after everything else has reached the disk, and which lists every file with its size. Invariant: at any
-moment, a kill included, a folder with a mark is whole, or thinned, or on its way to thinned with every weight readable;
-what is being deleted has lost its name first.
+It knows files and nothing of models or trainers. A checkpoint counts once it holds its completion mark, which is
+written last, by rename, after everything else has reached the disk, and which lists every file with its size.
+Invariant: at any moment, a kill included, a folder with a mark is whole, or thinned, or on its way there with every
+weight readable; what is being deleted has lost its name first.
 """
 
 import json

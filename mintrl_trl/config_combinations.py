@@ -124,6 +124,8 @@ def _check_phases(config: Any) -> None:
         raise ConfigError("max_steps", config.max_steps, "at least 1, or -1 to go by epochs", "set max_steps=500")
     per_batch = config.updates_per_batch
     ends = ["intervention_updates", *(("save_steps", "max_steps") if config.save_strategy == "steps" else ())]
+    if config.save_strategy == "best" and config.eval_strategy == "steps" and config.eval_steps is not None:
+        ends.append("eval_steps")
     for name in ends:  # a run saves after its last update, too
         value = getattr(config, name)
         if value != -1 and value % per_batch:

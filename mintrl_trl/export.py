@@ -1,8 +1,8 @@
 """Weights of a checkpoint in other forms: a plain Hugging Face folder, a merged adapter, bfloat16 in place.
 
 It reads what `transformers`, PEFT and accelerate write and trains nothing. Invariants: an export appears under its name
-when it is whole; a checkpoint that is cast in place can be read at any moment, since each file is replaced by rename and
-any mixture of the two precisions loads.
+when it is whole; a checkpoint that is cast in place can be read at any moment, since each file is replaced by rename
+and any mixture of the two precisions loads.
 """
 
 import json
@@ -22,6 +22,7 @@ from .errors import CheckpointError, ConfigError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _ADAPTER = "adapter_config.json"
+_SMALL = (".json", ".jinja", ".txt", ".model", ".md")
 _WIDE = (torch.float32, torch.float64)
 
 
@@ -50,7 +51,7 @@ def export_checkpoint(
     checkpoint, out = Path(checkpoint), Path(out)
     if dtype not in DTYPES:
         raise ConfigError("dtype", dtype, " or ".join(map(repr, DTYPES)), "use 'bfloat16'")
-    if out.is_file() or out.is_dir() and any(out.iterdir()):
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError("out", str(out), "a folder that does not exist yet, or is empty", "name another")
     _check(checkpoint)
     adapter = (checkpoint / _ADAPTER).is_file()
@@ -141,9 +142,9 @@ def _copy_small_files(source: Path, out: Path, only: tuple[str, ...] = ()) -> No
     """Copy the files beside the weights, or those whose names begin as in `only`."""
     out.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
-        if file.is_file() and file.suffix in (".json", ".jinja", ".txt", ".model", ".md"):
-            if not only or file.name.startswith(only):
-                shutil.copyfile(file, out / file.name)
+        wanted = file.is_file() and file.suffix in _SMALL and (not only or file.name.startswith(only))
+        if wanted:
+            shutil.copyfile(file, out / file.name)
 
 
 def _gather_shards(checkpoint: Path, out: Path) -> list[Path]:

@@ -1,15 +1,18 @@
 """Pass@k of the policy alone while it trains: before, every few updates, after.
 
-It asks the trainer's own generator, never the judge, and writes scores into the run folder. It changes no weight.
+It asks the trainer's own generator, never the judge, and writes scores and counts into the run folder. It changes no
+weight. A run that goes on from a checkpoint reads back what was measured before and measures no update twice.
 """
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .evaluation import EvalProblem, EvalResult, evaluate_policy
+from .evaluation import EvalProblem, EvalResult, ProblemResult, evaluate_policy
 from .processes import all_or_none
 from .reporting.live import LiveProgress
 
@@ -50,7 +53,14 @@ class PassAtKCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._evaluate(state)
+        measured = {}
+        with all_or_none():
+            if self.trainer.accelerator.is_main_process:
+                measured = self._read_back()
+        self.results = broadcast_object_list([measured])[0]
+        self._evaluated = set(self.results)
+        if not self._evaluated:
+            self._evaluate(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.every and state.global_step % self.every == 0:
@@ -89,6 +99,14 @@ class PassAtKCallback(TrainerCallback):
         self.results[update] = result
         self.console.print(f"{label}: {self._scores(result)}", markup=False)
         trainer.run_folder.append_metrics(update, result.metrics(ks=sorted({1, self.samples})))
+        trainer.run_folder.append_evaluation(update, asdict(result))
+
+    def _read_back(self) -> dict[int, EvalResult]:
+        """Evaluations of this run before it was interrupted."""
+        return {
+            line["update"]: EvalResult(tuple(ProblemResult(**problem) for problem in line["problems"]))
+            for line in self.trainer.run_folder.evaluations()
+        }
 
     def _scores(self, result: EvalResult) -> str:
         """Pass@1 and Pass@k of each subset, in words."""

@@ -8,7 +8,6 @@ Invariant: the phase is decided once per generated batch and travels with it as 
 token travels as a tensor of the same dict, so that TRL's shuffle and split cannot part a row from its authors.
 """
 
-import logging
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,6 +35,7 @@ from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
 from .reporting.live import LiveProgress
 from .reporting.run_folder import RunFolder
+from .resume import ContinueCallback, begin_run, completing_checkpoint
 from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
@@ -51,8 +51,6 @@ from .training_rows import (
     refuse_active_dropout,
     refuse_unsupported,
 )
-
-logger = logging.getLogger(__name__)
 
 
 class MInTRLTrainer(GRPOTrainer):
@@ -164,9 +162,12 @@ class MInTRLTrainer(GRPOTrainer):
         )
         self._eval_rows_started = 0
         self.judge_counters = JudgeCounters(self.judge)
+        self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
+        self.resumed_from: str | None = None
         self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, args))
+        self.add_callback(ContinueCallback(self))
         for verbose in (PrinterCallback, ProgressCallback):  # fifty numbers an update; the run folder keeps them
             self.remove_callback(verbose)
         self.add_callback(self.step_meter)
@@ -175,17 +176,30 @@ class MInTRLTrainer(GRPOTrainer):
         self.add_callback(ConsoleCallback(args.intervention_updates if args.needs_judge else 0))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """TRL's training loop, once the judge has answered a trivial review and an older run's files are set aside."""
-        with all_or_none():
-            if self.args.needs_judge and self.accelerator.is_main_process:
-                self.policy.probe()
-        if self.run_folder is not None and not resume_from_checkpoint:
-            older = self.run_folder.set_aside_older_run()
-            if older is not None:
-                logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
+        """TRL's training loop, once the judge has answered a trivial review and the run folder is ready.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*): A checkpoint to go on from, or `True` for the last one
+                that a run can go on from. By default `args.resume_from_checkpoint`; without either, a new run.
+
+        Raises:
+            CheckpointError: There is no such checkpoint, or it is of a run that differs from this one.
+            ConfigError: `output_dir` holds another run, and `set_aside_older_run` is not set.
+        """
+        checkpoint = begin_run(self, resume_from_checkpoint)
         trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
         self._window_totals, self._losses = Totals(), FiniteLosses()
-        return super().train(resume_from_checkpoint, **kwargs)
+        return super().train(checkpoint, **kwargs)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """TRL's checkpoint, with what going on needs beside it, and marked when it is whole."""
+        with completing_checkpoint(self):
+            super()._save_checkpoint(model, trial)
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Any:
+        """TRL's order of rows, kept for a run that goes on in a later pass."""
+        self.row_sampler = super()._get_train_sampler(dataset)
+        return self.row_sampler
 
     # Rollouts: steps 1 to 8 of the data walk in ARCHITECTURE.md
 

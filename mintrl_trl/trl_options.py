@@ -80,6 +80,11 @@ REFUSED = {
         "a smaller batch would break prompt groups",
         "set auto_find_batch_size=False and per_device_train_batch_size=1",
     ),
+    "ignore_data_skip": (
+        False,
+        "a run that goes on from a checkpoint would train on its first rows again",
+        "remove ignore_data_skip",
+    ),
     "remove_unused_columns": (
         False,
         "rewards and judges read the other columns",

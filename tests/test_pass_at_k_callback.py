@@ -140,13 +140,24 @@ def test_the_current_weights_are_evaluated(tmp_path):
     trainer.close()
 
 
-def test_a_resumed_run_measures_where_it_starts(tmp_path):
+def test_a_resumed_run_reads_back_what_was_measured(tmp_path):
     save = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
     first, before = with_callback(tmp_path, **save)
     first.train()
     second, after = with_callback(tmp_path, **save)
     second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert (list(before.results), list(after.results)) == ([0, 4], [2, 4])
+    assert (list(before.results), list(after.results)) == ([0, 4], [0, 4])
+    assert after.results == before.results
+    assert [line["update"] for line in second.run_folder.evaluations()] == [0, 4]
+
+
+def test_a_run_that_goes_on_in_another_folder_measures_where_it_starts(tmp_path):
+    save = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    first, before = with_callback(tmp_path / "first", **save)
+    first.train()
+    second, after = with_callback(tmp_path / "second", **save)
+    second.train(resume_from_checkpoint=str(tmp_path / "first" / "checkpoint-2"))
+    assert list(after.results) == [2, 4]
     assert after.results[4] == before.results[4]  # the seeds are those of the update
 
 

@@ -201,11 +201,35 @@ def test_callback_writes_what_a_trainer_logs(tmp_path):
     for state in (other, main):
         callback.on_train_begin(args, state, control)
         callback.on_log(args, state, control, logs={"loss": 0.5})
-        callback.on_save(args, state, control)
     assert lines(tmp_path / "metrics.jsonl") == [{"update": 4, "loss": 0.5}]
+    callback.run_folder.describe(tmp_path / "checkpoint-4", callback.config)
     for folder in (tmp_path, tmp_path / "checkpoint-4"):
         assert json.loads((folder / "settings.json").read_text()) == {"kappa": -0.2}
         assert (folder / "versions.json").exists()
+
+
+def test_a_run_that_goes_on_takes_back_what_came_after(tmp_path):
+    """Lines of later updates, a torn one and what follows them move; earlier ones stay byte for byte."""
+    folder = RunFolder(tmp_path)
+    assert not folder.holds_data
+    for update in (0, 1, 2, 3, 4):
+        folder.append_metrics(update, {"loss": 0.5})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"update": 5, "lo')
+    folder.append_evaluation(0, {"problems": []})
+    (tmp_path / "checkpoint-4").mkdir()
+    assert folder.holds_data
+    assert folder.rewind(2, [tmp_path / "checkpoint-4"]) == tmp_path / "abandoned-1"
+    assert [line["update"] for line in folder.metrics()] == [0, 1, 2]
+    torn = (tmp_path / "abandoned-1" / "metrics.jsonl").read_text()
+    assert torn == '{"update": 3, "loss": 0.5}\n{"update": 4, "loss": 0.5}\n{"update": 5, "lo'
+    assert (tmp_path / "abandoned-1" / "checkpoint-4").is_dir()
+    assert [line["update"] for line in folder.evaluations()] == [0]
+    assert folder.rewind(2) is None
+    folder.append_metrics(3, {"loss": 0.25})
+    assert folder.rewind(2) == tmp_path / "abandoned-2"
+    assert folder.set_aside_older_run() == tmp_path / "previous-1"
+    assert (tmp_path / "previous-1" / "abandoned-2").is_dir()
 
 
 def test_a_new_run_sets_an_older_one_aside_with_its_model(tmp_path):

@@ -130,8 +130,10 @@ def test_without_interventions_three_updates_give_exactly_trls_weights(tmp_path)
 
 def test_the_second_phase_after_a_checkpoint_is_grpo_resumed_there(tmp_path):
     """Metrics and weights of phase 2 equal those of TRL's trainer resumed at the switch."""
-    common = dict(save_strategy="steps", save_steps=1, max_steps=3, lean_updates=False)
-    ours = make_trainer(tmp_path / "ours", trainer_class=Recorder, intervention_updates=1, **common)
+    common = dict(
+        save_strategy="steps", save_steps=1, resumable_checkpoints=3, max_steps=3, intervention_updates=1, lean_updates=False
+    )
+    ours = make_trainer(tmp_path / "ours", trainer_class=Recorder, **common)
     ours.train()
     theirs = trl_trainer(tmp_path / "theirs", ours.completions[1:], max_steps=3)
     theirs.train(resume_from_checkpoint=str(tmp_path / "ours" / "checkpoint-1"))
@@ -525,9 +527,9 @@ def test_the_run_folder_says_what_happened(tmp_path):
     assert json.loads(Path(tmp_path, "settings.json").read_text())["num_control"] == 2
 
 
-def test_a_second_run_in_the_same_folder_starts_its_files_anew(tmp_path, caplog):
+def test_a_second_run_in_the_same_folder_starts_its_files_anew_when_asked(tmp_path, caplog):
     for _ in range(2):
-        make_trainer(tmp_path).train()
+        make_trainer(tmp_path, set_aside_older_run=True).train()
     assert len(read_lines(tmp_path / "rollouts.jsonl")) == 16
     assert len(read_lines(tmp_path / "previous-1" / "rollouts.jsonl")) == 16
     assert "previous-1" in caplog.text

@@ -209,7 +209,7 @@ class RunFolder:
                     line = json.loads(raw)
                 except ValueError:
                     line = {}
-                if not raw.endswith(b"\n") or isinstance(line, dict) and line.get("update", 0) > update:
+                if not raw.endswith(b"\n") or (isinstance(line, dict) and line.get("update", 0) > update):
                     break
                 end += len(raw)
         return end

@@ -11,7 +11,7 @@ out: text is made for the judge's eyes alone, and a policy token is never decode
 What runs where, and how it ends, is `pool.py`'s; `streams.py` reads the policy, `reviewer.py` checks the judge.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
