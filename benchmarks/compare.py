@@ -14,6 +14,7 @@ last line is the ratio of hard Pass@16 of MInTRL-Const and GRPO.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -99,9 +100,8 @@ def execute(run: Run, output: Path) -> None:
     folder = run.folder(output)
     if (folder / "seconds.txt").exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob("*.jsonl"):
-        left_over.unlink()
+    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted comparison left of it
+    folder.mkdir(parents=True)
     flags = {
         "config": RECIPES / f"{run.recipe}.yaml",
         "output_dir": folder,

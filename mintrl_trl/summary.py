@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from .checkpoints import last_good
 from .errors import DataError
 from .evaluation import EvalResult
 from .reporting.colours import print_rollout
@@ -69,11 +70,12 @@ def print_summary(
 def interruption(output_dir: str | Path) -> str:
     """What to say after an interrupt: where the files are, and how to go on."""
     folder = Path(output_dir)
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    if checkpoints:
-        return f"Interrupted. The run is in {folder}; go on with --resume_from_checkpoint {checkpoints[-1]}"
+    checkpoint = last_good(folder)
+    if checkpoint is not None:
+        return f"Interrupted. The run is in {folder}; go on with --resume_from_checkpoint {checkpoint.path}"
     return (
-        f"Interrupted. Metrics and rollouts are in {folder}; no checkpoint was saved, so the run begins anew next time."
+        f"Interrupted. Metrics and rollouts are in {folder}; no checkpoint was saved, so the run begins anew next time: "
+        "with --set_aside_older_run true, or another --output_dir."
     )
 
 

@@ -24,6 +24,11 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
     recipe = parse_recipe(default=default, task=task)
     args = recipe.config
 
+    # A folder that holds another run, or a checkpoint that is not there
+    from mintrl_trl.resume import check_output_folder
+
+    check_output_folder(args)
+
     # Rows, reward and judge. Each part is imported when what comes before is right: a mistake is answered sooner
     from mintrl_trl.tasks import build_task
 
@@ -53,7 +58,7 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
     # Train
     try:
         with Stopwatch() as stopwatch:
-            trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+            trainer.train()  # or goes on, with --resume_from_checkpoint
     except KeyboardInterrupt:
         trainer.close()
         sys.exit(interruption(args.output_dir))

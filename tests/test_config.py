@@ -99,7 +99,7 @@ WRONG = [
     wrong("hidden sampling settings", {"generation_kwargs": {"top_p": 0.9}}, "whole distribution", "set temperature"),
     wrong("tools", {"max_tool_calling_iterations": 3}, "calls no tools", "remove max_tool_calling_iterations"),
     wrong("shrinking batches", {"auto_find_batch_size": True}, "prompt groups", "per_device_train_batch_size=1"),
-    wrong("rows from the start again", {"ignore_data_skip": True}, "train on its first rows again", "remove ignore_data"),
+    wrong("rows anew", {"ignore_data_skip": True}, "train on its first rows again", "remove ignore_data"),
     wrong("dropped columns", {"remove_unused_columns": True}, "read the other columns", "remove_unused_columns=False"),
     wrong("bf16 without a GPU", {"bf16": True}, "no GPU here supports it", "remove bf16"),
     # servers

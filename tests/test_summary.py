@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from mintrl_trl.checkpoints import write_mark
 from mintrl_trl.evaluation import EvalResult
 from mintrl_trl.evaluation.sampling import ProblemResult
 from mintrl_trl.reporting.run_folder import RunFolder
@@ -125,6 +126,8 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert "no checkpoint was saved" in interruption(tmp_path)
     for update in (50, 100):
         (tmp_path / f"checkpoint-{update}").mkdir()
+        write_mark(tmp_path / f"checkpoint-{update}", update, resumable=True)
+    (tmp_path / "checkpoint-150").mkdir()  # half
     assert interruption(tmp_path).endswith(f"--resume_from_checkpoint {tmp_path / 'checkpoint-100'}")
 
 
