@@ -74,8 +74,8 @@ def interruption(output_dir: str | Path) -> str:
     if checkpoint is not None:
         return f"Interrupted. The run is in {folder}; go on with --resume_from_checkpoint {checkpoint.path}"
     return (
-        f"Interrupted. Metrics and rollouts are in {folder}; no checkpoint was saved, so the run begins anew next time: "
-        "with --set_aside_older_run true, or another --output_dir."
+        f"Interrupted. Metrics and rollouts are in {folder}; no checkpoint was saved, so the run begins anew next time "
+        "with --set_aside_older_run true or another --output_dir."
     )
 
 

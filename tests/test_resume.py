@@ -57,10 +57,14 @@ VARIANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+QUICK = ("full", "later pass over the rows", "local generator")
+
+
+@pytest.mark.parametrize("variant", [pytest.param(v, marks=() if v in QUICK else pytest.mark.slow) for v in VARIANTS])
 def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path, variant):
     """Bitwise the weights, and the same lines apart from times."""
     options = SAVING | VARIANTS[variant]
+    stops = (3, 5) if options["save_steps"] == 2 else (2,) if variant == "evaluations" else (options["max_steps"] - 1,)
     if "moving" in variant:
         tiny_model().save_pretrained(tmp_path / "model")
         options["model"] = str(tmp_path / "model")
@@ -68,7 +72,7 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path, variant):
         options["trainer_kwargs"] = {"eval_dataset": make_rows()}
     whole = make_trainer(tmp_path / "whole", **options)
     whole.train()
-    for stop in (2, 3) if options["save_steps"] == 1 else (3, 5):
+    for stop in stops:
         folder = tmp_path / f"stopped-{stop}"
         interrupted(folder, stop, **options)
         trainer = make_trainer(folder, **options)
@@ -86,7 +90,7 @@ def make_rows():
     return Dataset.from_list(list(ROWS[:2]))
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("beta", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_an_adapter_goes_on_too(tmp_path, beta):
     options = SAVING | {
         "generator": None,

@@ -131,7 +131,12 @@ def test_without_interventions_three_updates_give_exactly_trls_weights(tmp_path)
 def test_the_second_phase_after_a_checkpoint_is_grpo_resumed_there(tmp_path):
     """Metrics and weights of phase 2 equal those of TRL's trainer resumed at the switch."""
     common = dict(
-        save_strategy="steps", save_steps=1, resumable_checkpoints=3, max_steps=3, intervention_updates=1, lean_updates=False
+        save_strategy="steps",
+        save_steps=1,
+        resumable_checkpoints=3,
+        max_steps=3,
+        intervention_updates=1,
+        lean_updates=False,
     )
     ours = make_trainer(tmp_path / "ours", trainer_class=Recorder, **common)
     ours.train()
