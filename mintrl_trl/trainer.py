@@ -160,7 +160,7 @@ class MInTRLTrainer(GRPOTrainer):
         self._eval_sampler = InterventionSampler(
             self.policy.generator, None, self.policy.vocabulary, args.sampler_settings(evaluation=True)
         )
-        self._eval_rows_started = 0
+        self._eval_rows_started, self._eval_prefix = 0, "eval"
         self.judge_counters = JudgeCounters(self.judge)
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
@@ -353,6 +353,8 @@ class MInTRLTrainer(GRPOTrainer):
             policy_authored=inputs[trl_seams.POLICY_AUTHORED],
             intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
         )
+        if output.aux_loss is not None:
+            totals.add("aux_loss", output.aux_loss.item(), 1)
         self._window_totals = Totals.merge([self._window_totals, totals])
         loss = regression.loss
         if output.aux_loss is not None:
@@ -371,10 +373,18 @@ class MInTRLTrainer(GRPOTrainer):
         totals = entropy_totals(self.lean.entropies, response_mask, live, sample)
         self._window_totals = Totals.merge([self._window_totals, totals])
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         """TRL's evaluation; rollouts are the policy's own, and two evaluations at one update draw the same noise."""
-        self._eval_rows_started = 0
-        return super().evaluate(*args, **kwargs)
+        self._eval_rows_started, self._eval_prefix = 0, metric_key_prefix
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log lines; of several evaluation sets each has its name in all its metrics."""
+        if not self.model.training:
+            trl_seams.name_eval_metrics(self, self._eval_prefix)
+        super().log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """TRL's; a model that is sharded over processes is gathered and saved whole, except for a checkpoint."""

@@ -129,6 +129,19 @@ def drop_metric(trainer: GRPOTrainer, name: str, mode: str = "train") -> None:
     trainer._metrics[mode].pop(name, None)
 
 
+def name_eval_metrics(trainer: GRPOTrainer, prefix: str) -> None:
+    """Give what one of several evaluation sets measured its name: `eval_easy` makes `reward` `easy_reward`.
+
+    TRL puts `eval_` before them all, so that the sets would overwrite each other.
+    """
+    name = prefix.removeprefix("eval_")
+    if name != prefix:
+        metrics = trainer._metrics["eval"]
+        renamed = {f"{name}_{key}": values for key, values in metrics.items()}
+        metrics.clear()
+        metrics.update(renamed)
+
+
 def forward(trainer: GRPOTrainer, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Forward:
     """TRL's forward with its fused LM head: no logits tensor is ever made."""
     input_ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)  # (B, P+C)
