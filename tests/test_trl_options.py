@@ -46,6 +46,7 @@ VALUES = {
     "train_sampling_strategy": "group_by_length",
     "label_smoothing_factor": 0.1,
     "data_seed": 1,
+    "ignore_data_skip": True,
     "loss_type": "grpo",
     "importance_sampling_level": "sequence",
     "epsilon": 0.1,
