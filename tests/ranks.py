@@ -17,6 +17,7 @@ from datasets import Dataset
 from peft import LoraConfig
 
 from mintrl_trl import GenerationError, JudgeError, MInTRLTrainer, NoVerdict, trl_seams
+from tests.tiny import double_precision, tiny_model
 from tests.trainers import ROWS, HashGenerator, RejectLastStep, make_trainer
 
 PROCESSES = 2
@@ -102,6 +103,30 @@ def several_updates(folder: Path, server: str, kind: str) -> dict:
     """Two updates for each generated batch, in either phase."""
     longer = {"max_steps": 4, "intervention_updates": 2}
     return trained(folder, **GROUPS | longer, updates_per_generation=2)
+
+
+def exact(folder: Path, server: str, kind: str) -> dict:
+    """Lean updates of two processes in float64, to compare with the plain ones of one."""
+
+    def parity_of_one_prompt(prompts, completion_ids, **kwargs):
+        """Leaves groups without any difference, whose rows have no gradient."""
+        return [
+            float(len(ids) % 2) if int(prompt[0]) % 2 else 0.0
+            for prompt, ids in zip(prompts, completion_ids, strict=True)
+        ]
+
+    with double_precision():
+        return trained(
+            folder,
+            **GROUPS | {"per_device_train_batch_size": 6 if kind == "one" else 3, "learning_rate": 0.1},
+            model=tiny_model().double(),
+            reward=parity_of_one_prompt,
+            lean_updates=kind != "one",
+            optim="sgd",
+            max_grad_norm=0.0,
+            beta2=0.3,
+            entropy_sample=1,
+        )
 
 
 def one_sided(folder: Path, server: str, kind: str) -> dict:
@@ -225,6 +250,7 @@ SCENARIOS = {
     "groups": groups,
     "reference_model": reference_model,
     "several_updates": several_updates,
+    "exact": exact,
     "faults": faults,  # what comes next would notice a process that is a step behind
     "one_sided": one_sided,
     "local": local,

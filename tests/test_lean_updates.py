@@ -3,15 +3,13 @@
 import pytest
 import torch
 import trl.trainer.grpo_trainer
-import trl.trainer.utils
 from transformers import AutoModelForCausalLM, TrainerCallback
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from mintrl_trl import MInTRLTrainer, trl_seams
 from mintrl_trl.lean_updates import trimmed_forward
 from mintrl_trl.objective.layout import split_updates
 from mintrl_trl.rollouts.schedule import request_seed
-from tests.tiny import ExactLogProbs, exact_rotary, tiny_model
+from tests.tiny import double_precision, tiny_model
 from tests.trainers import HashGenerator, RejectLastStep, make_trainer, parity_reward
 
 # Prompts of unlike lengths, so that dropping columns moves rows to other absolute positions.
@@ -44,10 +42,9 @@ class Gradients(TrainerCallback):
 
 
 @pytest.fixture(autouse=True)
-def exact(monkeypatch):
-    """Everything in float64, what upstream computes in float32 in any case, too."""
-    monkeypatch.setattr(trl.trainer.utils, "_ChunkedLogProbFunction", ExactLogProbs)
-    monkeypatch.setattr(Qwen3RotaryEmbedding, "forward", exact_rotary)
+def exact():
+    with double_precision():
+        yield
 
 
 def train(folder, *, lean, judge=None, reward=some_groups_dead, **overrides):

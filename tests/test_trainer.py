@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import trl.trainer.utils
 from datasets import Dataset
 from peft import LoraConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from mintrl_trl import FailureLimitError, JudgeError, MInTRLTrainer, NumericsError, trl_seams
 from mintrl_trl.objective.loss import regression_loss
-from tests.tiny import ExactLogProbs, tiny_model, tiny_tokenizer
+from tests.tiny import double_precision, tiny_model, tiny_tokenizer
 from tests.trainers import (
     ROWS,
     AlwaysKeep,
@@ -318,9 +317,9 @@ def test_the_judges_counters_become_metrics_of_each_update(tmp_path):
     assert len(calls) == 2
 
 
-def test_micro_batches_add_up_to_the_whole_batch(tmp_path, monkeypatch):
+@double_precision()
+def test_micro_batches_add_up_to_the_whole_batch(tmp_path):
     """Accumulating over micro-batches changes nothing."""
-    monkeypatch.setattr(trl.trainer.utils, "_ChunkedLogProbFunction", ExactLogProbs)
     runs = []
     for size in (8, 2):
         trainer = make_trainer(tmp_path / str(size), model=tiny_model().double(), per_device_train_batch_size=size)

@@ -124,15 +124,17 @@ def test_two_processes_make_the_rollouts_and_advantages_of_one(runs, kind, scena
 @pytest.mark.parametrize(("kind", "scenario"), EVERY)
 def test_two_processes_learn_what_one_would(runs, kind, scenario):
     one, (first, second) = runs.of_one(scenario), runs.of_two(kind, scenario)
-    assert [line.keys() for line in first["log"]] == [line.keys() for line in one["log"]]
+    layout = {"entropy", "tokens/without_gradient"} if scenario == "exact" else set()  # where one is TRL's, one ours
+    assert [line.keys() - layout for line in first["log"]] == [line.keys() - layout for line in one["log"]]
     assert [line.keys() for line in first["log"]] == [line.keys() for line in second["log"]]
     for ours, theirs in zip(first["log"], one["log"], strict=True):
         for name in {"loss", "grad_norm", "reward", "log_ratio", "lengths/control", "num_tokens"} & ours.keys():
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
-    assert_same_weights(one["weights"], first["weights"], **SAME)
+    exactly = {"rtol": 0, "atol": 1e-10}  # where weights moved by 1e-2
+    assert_same_weights(one["weights"], first["weights"], **exactly if scenario == "exact" else SAME)
     if kind == "ddp":
         assert_same_weights(first["weights"], second["weights"])
-    start = tiny_model(tied=scenario != "reference_model").state_dict()
+    start = tiny_model(tied=scenario != "reference_model").to(next(iter(one["weights"].values())).dtype).state_dict()
     assert any(name not in start or not torch.equal(start[name], after) for name, after in first["weights"].items())
 
 

@@ -1,8 +1,12 @@
 """Tiny models and tokenizers built in code, and a trainer that samples from a script. Nothing is downloaded."""
 
+from contextlib import contextmanager
+
 import torch
+import trl.trainer.utils
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz .=+-?\n"
 CHAT_TEMPLATE = (
@@ -71,3 +75,14 @@ def exact_rotary(self, hidden, position_ids):
     angles = position_ids.to(hidden.dtype).unsqueeze(-1) * frequencies  # (B, L, D/2)
     angles = torch.cat([angles, angles], dim=-1)
     return angles.cos(), angles.sin()
+
+
+@contextmanager
+def double_precision():
+    """While it lasts, float64 models compute everything in float64, what upstream does in float32 in any case too."""
+    upstream = trl.trainer.utils._ChunkedLogProbFunction, Qwen3RotaryEmbedding.forward
+    trl.trainer.utils._ChunkedLogProbFunction, Qwen3RotaryEmbedding.forward = ExactLogProbs, exact_rotary
+    try:
+        yield
+    finally:
+        trl.trainer.utils._ChunkedLogProbFunction, Qwen3RotaryEmbedding.forward = upstream
