@@ -85,13 +85,14 @@ def groups(folder: Path, server: str, kind: str) -> dict:
 
 
 def reference_model(folder: Path, server: str, kind: str) -> dict:
-    """A reference model, untied embeddings, gradient checkpointing, and evaluations."""
+    """A reference model, untied embeddings, gradient checkpointing, evaluations, and in two processes a dry run."""
     return trained(
         folder,
         **GROUPS,
         model=str(folder.parent / "untied"),
         beta=0.1,
         gradient_checkpointing=True,
+        dry_run_worst_case=kind != "one",
         eval_strategy="steps",
         eval_steps=1,
         per_device_eval_batch_size=4,
