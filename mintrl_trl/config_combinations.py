@@ -72,6 +72,10 @@ def check_launch(config: Any, *, has_generator: bool = False) -> None:
         allowed = "false under DeepSpeed, which keeps the optimizer's state to itself"
         fix = "remove reset_optimizer_at_switch, or launch with recipes/accelerate/fsdp2.yaml"
         raise ConfigError("reset_optimizer_at_switch", True, allowed, fix)
+    if config.dry_run_worst_case and _uses_deepspeed(config):
+        allowed = "false under DeepSpeed, whose backward pass takes the optimizer's step with it"
+        fix = "remove dry_run_worst_case, or launch with recipes/accelerate/fsdp2.yaml"
+        raise ConfigError("dry_run_worst_case", True, allowed, fix)
 
 
 def _sharded_by(config: Any) -> str | None:

@@ -123,11 +123,12 @@ def test_a_recipe_that_samples_in_process_is_refused_where_it_is_read(monkeypatc
         parse_recipe([], default=recipe)
 
 
-def test_deepspeed_and_a_fresh_optimizer_do_not_go_together(monkeypatch, tmp_path):
-    args = MInTRLConfig(str(tmp_path), **settings(), reset_optimizer_at_switch=True)
+@pytest.mark.parametrize("name", ["reset_optimizer_at_switch", "dry_run_worst_case"])
+def test_what_needs_the_optimizer_does_not_go_with_deepspeed(monkeypatch, tmp_path, name):
+    args = MInTRLConfig(str(tmp_path), **settings(), **{name: True})
     check_launch(args)
-    kept = dataclasses.replace(args, reset_optimizer_at_switch=False)
+    kept = dataclasses.replace(args, **{name: False})
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    with pytest.raises(ConfigError, match=r"`reset_optimizer_at_switch` is True\. Allowed: false under DeepSpeed"):
+    with pytest.raises(ConfigError, match=rf"`{name}` is True\. Allowed: false under DeepSpeed"):
         check_launch(args)
     check_launch(kept)
