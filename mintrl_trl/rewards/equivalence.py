@@ -14,7 +14,7 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 | `√3`, `2π`, `3pi/4`, `x²`, `≤`, `−5`, `infinity` | typographic characters and names are read as their commands |
 | `\frac12`, `\frac\pi2`, `\binom52`, `{5 \choose 2}` | arguments without braces and TeX's forms are legal LaTeX |
 | `3e8`, `0.333...` | `3 \cdot 10^8`; `\frac13`, if the digits repeat three times before the dots |
-| `1/2x`, `2/3(x+1)` | `\frac12 x`: a fraction of numbers before a letter or bracket; `1/2\pi` is unclear and no answer |
+| `1/2x`, `2/3(x+1)` | `\frac12 x`: a fraction before a letter or bracket; `1/2\pi` is unclear and no answer |
 | `7 \bmod 3` | `1` |
 | `four`, `minus twenty-one` | `4`, `-21`, if the answer is nothing else |
 | `= 118`, `\approx 118`, `about 118` | `118`: a leading relation goes; the value must still agree to 6 decimals |
@@ -50,7 +50,7 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 | `4:30 p.m.` and `4:30 a.m.` | different; `4:30` may stand for each |
 | `e^{i\pi}` | `-1`: numbers are also compared with `i` as the imaginary unit |
 | `\text{The Ellipse.}`, `Option B` | `ellipse`, `B`: words (three letters or more), without capitals and articles |
-| `no solution`, `none`, `\emptyset`, `\{\}` | the same; so are `all real numbers` and `\mathbb{R}`, `DNE` and `undefined` |
+| `no solution`, `none`, `\emptyset`, `\{\}` | the same; so are `all reals` and `\mathbb{R}`, `DNE` and `undefined` |
 | `0.33` for `\frac13` | different; decimals agree when rounded to 6 places, and within 1/1000 of their value |
 | a gold of more than 20 words | cannot be read: a gold is a short answer, or has its answer in a box |
 """
@@ -61,7 +61,7 @@ from functools import lru_cache
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Float, I
+from sympy import Expr, Float, I
 
 from .forms import based, brackets, has_dots, is_bare_list, items, name, names, negates_list, ratio, residue, same_name
 from .reading import read, undressed
@@ -193,7 +193,7 @@ def _same_percentage(gold: str, answer: str) -> bool | None:
     r"""Compare two numbers of which at least one has a percent sign; `None` for any others."""
     numbers = [text.removesuffix(r"\%").strip() for text in (gold, answer)]
     in_percent = [text.endswith(r"\%") for text in (gold, answer)]
-    if not any(in_percent) or not all(_is_number(_parse(number)) for number in numbers):
+    if not any(in_percent) or not all("%" not in number and _is_number(_parse(number)) for number in numbers):
         return None
     if all(in_percent):
         return _same_value(*numbers)
@@ -219,13 +219,14 @@ def _same_complex(gold: tuple, answer: tuple) -> bool:
     """Whether two exact numbers are equal when `i` is the imaginary unit."""
     values = []
     for parsed in (gold, answer):
-        if not _has_value(parsed) or not hasattr(parsed[0], "free_symbols") or parsed[0].has(Float):
+        if not parsed or not isinstance(parsed[0], Expr) or parsed[0].has(Float):
             return False
         values.append(parsed[0].subs({symbol: I for symbol in parsed[0].free_symbols if symbol.name == "i"}))
     if any(value.free_symbols or not value.is_number for value in values):
         return False
     first, second = (value.doit().evalf(30) for value in values)
-    return bool(abs(first - second) <= _SAME_DIGITS * max(1, abs(first)))
+    difference = abs(first - second)
+    return difference.is_finite is True and bool(difference <= _SAME_DIGITS * max(1, abs(first)))
 
 
 def _has_value(parsed: tuple) -> bool:

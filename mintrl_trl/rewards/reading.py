@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from .forms import items, union
 from .units import split, without_currency
-from .words import GROUP, PLAIN_TEXT, changing_words, number_word, plain, small_number
+from .words import GROUP, PLAIN_TEXT, SCALE, changing_words, number_word, plain, scale, small_number
 
 _DELIMITERS = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
 _CONCLUSION = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow|therefore)(?![a-zA-Z])")
@@ -93,9 +93,10 @@ _PERCENT = re.compile(
     r"(?<=[\d}\s])(?:percent|percentage|pct)(?![A-Za-z])"
 )
 _MODULUS = re.compile(
-    r"\\(?:text|mathrm)\s*\{\s*\(?\s*mod\s*(\w+)\s*\)?\s*\}|\\pmod\s*\{?\s*(\w+)\s*\}?|"
+    r"\\(?:text|mathrm)\s*\{\s*\(\s*mod\s*(\w+)\s*\)\s*\}|\\pmod\s*\{?\s*(\w+)\s*\}?|"
     r"\(\s*(?:\\(?:bmod|mod)|\\(?:text|mathrm)\{\s*mod\s*\}|(?<=[\s(])mod)\s*\{?\s*(\w+)\s*\}?\s*\)"
 )
+_MOD = re.compile(r"\\(?:text|mathrm)\s*\{\s*mod\s*(\w*)\s*\}")
 _BARE_MODULUS = re.compile(r"\\b?mod(?![a-zA-Z])\s*\{?\s*(\w+)\s*\}?")
 _REMAINDER = re.compile(r"(-?\d+)(?:\^\{?(\d+)\}?)?\s*\\b?mod(?![a-zA-Z])\s*\{?\s*(\d+)\s*\}?")
 _BASE = re.compile(
@@ -141,15 +142,7 @@ _THIN_SPACE = re.compile(r"(?<=\d),\\!\s*(?=\d{3})|(?<=\d)\\[,!:;](?=\d)|(?<=\d)
 _SPACE = re.compile(r"(?<!\\)\\[,;:! ]|~")
 _THREES = re.compile(r"(?:[a-zA-Z]\s*=\s*)?[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?(?:\\%)?")
 _CONNECTIVE = re.compile(r"\s*,?\s+(?:and|or)\s+")
-_SCALES = {
-    "dozen": "12",
-    "hundred": "10^{2}",
-    "thousand": "10^{3}",
-    "million": "10^{6}",
-    "billion": "10^{9}",
-    "trillion": "10^{12}",
-}
-_SCALED = re.compile(rf"([-+]?\s*[\d.,]*\d(?:/\d+)?)\s*({'|'.join(_SCALES)})s?(?:\s+[A-Za-z\s]+)?", re.IGNORECASE)
+_SCALED = re.compile(rf"([-+]?\s*[\d.,]*\d(?:/\d+)?)\s*({SCALE.pattern})(?:\s+[A-Za-z\s]+)?", re.IGNORECASE)
 
 
 @lru_cache(maxsize=4096)
@@ -187,7 +180,7 @@ def read(text: str) -> str:
     text = union(text) or _CONNECTIVE.sub(", ", re.sub(PLAIN_TEXT + r"\s*\{\s*(and|or)\s*\}", r" \1 ", text))
     text = _EXPONENTIAL.sub(_as_power, text, count=1) if _EXPONENTIAL.fullmatch(text) else text
     if scaled := _SCALED.fullmatch(plain(text)):
-        return rf"{re.sub('[ ,]', '', scaled[1])} \cdot {_SCALES[scaled[2].lower()]}"
+        return rf"{re.sub('[ ,]', '', scaled[1])} \cdot {scale(scaled[2])}"
     text = _FACTOR.sub(r"\\frac{\1}{\2}", _without_units(_TRAILING.sub("", text)))
     return re.sub("[ ,]", "", text) if _THREES.fullmatch(text) else text
 
@@ -203,6 +196,7 @@ def undressed(text: str) -> str:
     text = _CHOSEN.sub(lambda match: r"\binom{{{}}}{{{}}}".format(*filter(None, match.groups())), text)
     text = _PERCENT.sub(r"\\%", _GROUP_OR_NAME.sub(_as_command, text))
     text = _MODULUS.sub(lambda match: rf"\pmod{{{match[1] or match[2] or match[3]}}}", text)
+    text = _MOD.sub(r"\\bmod \1", text)
     if r"\equiv" in text:
         text = _BARE_MODULUS.sub(r"\\pmod{\1}", text)
     text = _EMPTY.sub("", _trim(_THIN_SPACE.sub("", text)))

@@ -8,7 +8,7 @@ as naming what is counted, or all of it stays, so that an answer with other word
 import re
 from dataclasses import dataclass
 
-from .words import GROUP, changing_words, names_function, plain
+from .words import GROUP, changing_words, names_function, plain, scale
 
 _UNITS = {
     "millimeter": "mm",
@@ -81,7 +81,7 @@ _CURRENCIES = {
 }
 _ANY_CURRENCY = "|".join(_CURRENCIES.values())
 _GROUPED = rf"(?:(?:\\(?:text|mathrm|mbox|textrm)\s*)?\{{\s*(?:{_ANY_CURRENCY})\s*\}}|{_ANY_CURRENCY})"
-_CURRENCY_BEFORE = re.compile(rf"(?<![A-Za-z\\])({_GROUPED})\s*(?=[-+]?\s*(?:[\d.\\]))")
+_CURRENCY_BEFORE = re.compile(rf"(?<![A-Za-z\\\d])({_GROUPED})\s*(?=[-+]?\s*(?:[\d.\\]))")
 _CURRENCY_AFTER = re.compile(rf"(?<=[\d}}\s])({_GROUPED})(?![A-Za-z\d])")
 _ONE_LETTER = re.compile(rf"(.*[\d}}])\s*([mshg](?:{_EXPONENT})?)", re.DOTALL)
 _WORDED = re.compile(  # words in a text group after what is no number: \pi r^2 \text{ cm}^2
@@ -157,7 +157,8 @@ def unit(text: str) -> Unit | None:
             return Unit(name)
     if letter := _ONE_LETTER.fullmatch(text):
         return _unit(letter[2])
-    return split(text)[1]
+    value, counted = split(text)
+    return Unit("percent") if value.endswith(r"\%") else counted
 
 
 def without_letter(text: str) -> str:
@@ -188,7 +189,7 @@ def _one_line(tail: str) -> str:
 def _names_what_is_counted(tail: str) -> bool:
     """Whether all that stands after a number is understood as words and units that leave its value as it is."""
     words = GROUP.sub(r" \1", _one_line(tail))
-    if not _TAIL.fullmatch(words) or changing_words(words) or names_function(words):
+    if not _TAIL.fullmatch(words) or changing_words(words) or names_function(words) or scale(words):
         return False
     return re.search(r"[A-Za-z]{2}|\b[mshgl]\b", words) is not None  # another letter may be a variable
 

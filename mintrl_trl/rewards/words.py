@@ -32,6 +32,16 @@ _NUMBERS = {word: number for number, word in enumerate(_BELOW_TWENTY)} | {
 }
 _NUMBER = re.compile(rf"(minus |negative )?(?:({'|'.join(_TENS)})[- ])?({'|'.join(_NUMBERS)})", re.IGNORECASE)
 
+SCALE = re.compile(r"(dozen|hundred|thousand|million|billion|trillion)s?", re.IGNORECASE)
+_SCALES = {
+    "dozen": "12",
+    "hundred": "10^{2}",
+    "thousand": "10^{3}",
+    "million": "10^{6}",
+    "billion": "10^{9}",
+    "trillion": "10^{12}",
+}
+
 _PHRASE = re.compile(r"(?:[A-Za-z]{3,}|[Nn]o|[Aa]n?(?= )|[Ii]t(?= )|[Ii]n(?= ))(?:[\s'-]+[A-Za-z]+)*")
 _LEADING_WORDS = re.compile(r"(?:(?:the|an?|there (?:is|are)|it is) )+")
 _SAME = {  # phrases that say the same, by the one that stands for them
@@ -64,6 +74,12 @@ def changing_words(text: str) -> frozenset[str]:
 def small_number(word: str) -> int | None:
     """The number that a word below twenty, or for a multiple of ten below a hundred, stands for."""
     return _NUMBERS.get(word.lower())
+
+
+def scale(text: str) -> str | None:
+    """The factor that the first word of scale in a text stands for, such as `10^{6}` for `millions`."""
+    match = SCALE.search(text)
+    return _SCALES[match[1].lower()] if match else None
 
 
 def names_function(text: str) -> bool:
