@@ -139,7 +139,7 @@ _EXPONENTIAL = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 _LEADING_SIGN = re.compile(r"(?:negative|minus)\s+(?=[\d.\\])", re.IGNORECASE)
 
 _THIN_SPACE = re.compile(r"(?<=\d),\\!\s*(?=\d{3})|(?<=\d)\\[,!:;](?=\d)|(?<=\d)\{,\}(?=\d)")
-_SPACE = re.compile(r"(?<!\\)\\[,;:! ]|~")
+_SPACE = re.compile(r"(?<!\\)\\[,;:! ]")
 _THREES = re.compile(r"(?:[a-zA-Z]\s*=\s*)?[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?(?:\\%)?")
 _CONNECTIVE = re.compile(r"\s*,?\s+(?:and|or)\s+")
 _SCALED = re.compile(rf"([-+]?\s*[\d.,]*\d(?:/\d+)?)\s*({SCALE.pattern})(?:\s+[A-Za-z\s]+)?", re.IGNORECASE)
@@ -169,7 +169,7 @@ def read(text: str) -> str:
     text = _REVERSED.sub(r"\2 = \1", text)
     if sign := _LEADING_SIGN.match(plain(text)):
         text = "-" + plain(text)[sign.end() :]
-    text = _both_signs(_SPACE.sub(" ", text))
+    text = _both_signs(re.sub(r"\s+", " ", _SPACE.sub(" ", text)))
     text = _REPEATING.sub(_as_fraction, _GOES_ON.sub(_as_fraction, _DOTS.sub(r"\\ldots", text)))
     if changing_words(text):
         return text
@@ -188,7 +188,8 @@ def read(text: str) -> str:
 @lru_cache(maxsize=4096)
 def undressed(text: str) -> str:
     """An answer without delimiters, dressing and other ways to write the same, its words and units as they were."""
-    text = _ROOT.sub(r"\\sqrt{\1}", text.translate(_CHARACTERS))
+    text = re.sub(r"[\s~]+", " ", text.translate(_CHARACTERS))
+    text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _DRESSING.sub("", _opened(_CONCLUSION.split(_DELIMITERS.sub("", text))[-1]))
     text = _SYNONYM.sub(lambda match: _SYNONYMS[match[0]], text).replace("{:}", ":")
     text = _BARE_ARGUMENTS.sub(_with_braces, _ROW_SPACE.sub(r"\\\\", _UPRIGHT.sub(r"\1", text)))
