@@ -195,18 +195,19 @@ class CodeChecker:
         """Per row its attempt; equal ones run once."""
         deadline = time.monotonic() + self._batch_seconds
         begun: dict[tuple, _Attempt] = {}
-        nothing: dict[tuple, tuple[Trial, ...]] = {}
+        known_tasks: dict[tuple, tuple[CodeTask, tuple[Trial, ...]]] = {}
         attempts: list[_Attempt] = []
         for completion, tests, *others in zip(completions, *columns, strict=True):
             task = read_task(tests, *others)
-            asked = id(task.cases), *others
-            if asked not in nothing:
-                nothing[asked] = self._try_nothing(task, deadline)
+            asked = id(task.cases), *others  # the cases live on in `known_tasks`, and keep their id
+            if asked not in known_tasks:
+                known_tasks[asked] = task, self._try_nothing(task, deadline)
+            _, nothing = known_tasks[asked]
             no_program, program = find_program(completion, task.names)
             key = no_program, program, asked
             if key not in begun:
                 known = None if no_program is None else CodeCheck(Why(no_program))
-                begun[key] = self._try(known, program, task, nothing[asked], deadline)
+                begun[key] = self._try(known, program, task, nothing, deadline)
             attempts.append(begun[key])
         return attempts
 
