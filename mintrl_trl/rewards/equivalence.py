@@ -57,9 +57,9 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 
 import logging
 import re
+from dataclasses import replace
 from functools import lru_cache
 
-from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, Float, I
 
@@ -74,10 +74,8 @@ for _name in ("math_verify.parser", "math_verify.grader"):
 CORRECT, WRONG, GOLD_UNPARSED, ANSWER_UNPARSED = "correct", "wrong", "gold_unparsed", "answer_unparsed"
 
 MAX_WORDS = 20
-_LATEX = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
-_CONFIG = (
-    LatexExtractionConfig(boxed_match_priority=0, normalization_config=_LATEX),
-)  # its units are h, c, t, ab, ...
+_NO_UNITS = replace(LatexExtractionConfig().normalization_config, units=False)  # its units are h, t, ab and the like
+_CONFIG = (LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NO_UNITS),)
 _PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,400}")
 _DECIMAL = re.compile(r"[-+]?\d*\.\d+")
@@ -115,11 +113,11 @@ def grade(request: dict[str, str]) -> str:
     gold, answer = ((residue(text) or (text,))[0] for text in (gold, answer))
     if _is_number(_parse(gold)):
         answer = without_letter(answer)
+    if _is_false_chain(answer) or (_is_number(_parse(gold)) and (_is_unsolved(answer) or is_bare_list(answer))):
+        return WRONG
     same = _same_percentage(gold, answer)
     if same is not None:
         return CORRECT if same else WRONG
-    if _is_false_chain(answer) or (_is_number(_parse(gold)) and (_is_unsolved(answer) or is_bare_list(answer))):
-        return WRONG
     if brackets(gold) == ("(", "(") and is_bare_list(answer):
         answer = f"({answer})"
     if _same_value(gold, answer):
@@ -176,11 +174,9 @@ def _same_ratio(gold: list[str], answer: list[str]) -> bool:
     """Whether two ratios are proportional term by term."""
     if len(gold) != len(answer) or any(_is_zero(g) != _is_zero(a) for g, a in zip(gold, answer, strict=True)):
         return False
-    pairs = list(zip(gold, answer, strict=True))
-    crossed = (
-        ((pairs[0], pair) for pair in pairs[1:]) if not _is_zero(gold[0]) else ((pairs[-1], pair) for pair in pairs)
-    )
-    return all(_same_value(rf"({g}) \cdot ({b})", rf"({h}) \cdot ({a})") for (g, a), (h, b) in crossed)
+    place = next((place for place, term in enumerate(gold) if not _is_zero(term)), 0)
+    terms = zip(gold, answer, strict=True)
+    return all(_same_value(rf"({g}) \cdot ({answer[place]})", rf"({a}) \cdot ({gold[place]})") for g, a in terms)
 
 
 def _same_residue(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
@@ -194,20 +190,17 @@ def _same_residue(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 def _same_percentage(gold: str, answer: str) -> bool | None:
     r"""Compare two numbers of which at least one has a percent sign; `None` for any others."""
-    numbers = [text.removesuffix(r"\%").strip() for text in (gold, answer)]
-    in_percent = [text.endswith(r"\%") for text in (gold, answer)]
+    last = [items(text, "=")[-1].strip() for text in (gold, answer)]
+    in_percent = [text.endswith(r"\%") for text in last]
+    numbers = [text.removesuffix(r"\%") for text in last]
     if not any(in_percent) or not all("%" not in number and _is_number(_parse(number)) for number in numbers):
         return None
+    values = [rf"\frac{{{text}}}{{100}}" if sign else text for text, sign in zip(numbers, in_percent, strict=True)]
     if all(in_percent):
         return _same_value(*numbers)
-    hundredth = [
-        rf"\frac{{{number}}}{{100}}" if sign else number for number, sign in zip(numbers, in_percent, strict=True)
-    ]
-    sign_left_out = abs(complex(_parse(numbers[0])[0].evalf(15))) >= 1 and _same_value(*numbers)
-    if in_percent[0]:
-        return sign_left_out or _same_value(*hundredth)
-    small = abs(complex(_parse(numbers[0])[0].evalf(15))) < 1
-    return _same_value(*hundredth) if small else sign_left_out
+    if abs(complex(_parse(numbers[0])[0].evalf(15))) < 1:
+        return _same_value(*values)
+    return _same_value(*numbers) or (in_percent[0] and _same_value(*values))
 
 
 def _same_value(gold: str, answer: str) -> bool:
