@@ -41,7 +41,7 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 | `2:3:4` | equal to `4:6:8` only: as many terms, proportional one by one |
 | `AC` | a name, compared as written, as in `HHT`; `\overline{AC}` and `\angle ABC` read the same from both ends |
 | `x = 5`, `f(x) = 5`, `x + y = 5` | equal to `5`; `2x = 5`, `x^2 = 5` are equations for `x` and are not |
-| `f'(x)` and `f(x)` | different |
+| `f'(x)` and `f(x)`; `R - r` and `r - R` | different: capitals are told apart where one answer has both |
 | `y = 2x` and `2x - y = 0` | the same curve |
 | `2x = 10 \implies x = 5` | `x = 5`: the conclusion counts |
 | `\frac{2}{6} = \frac13` | the last side counts; numbers equated that differ (`3 = 5`) are wrong |
@@ -63,7 +63,20 @@ from functools import lru_cache
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, Float, I
 
-from .forms import based, brackets, has_dots, is_bare_list, items, name, names, negates_list, ratio, residue, same_name
+from .forms import (
+    apart,
+    based,
+    brackets,
+    has_dots,
+    is_bare_list,
+    items,
+    name,
+    names,
+    negates_list,
+    ratio,
+    residue,
+    same_name,
+)
 from .reading import read, undressed
 from .units import clock, quantities, unit, without_letter
 from .words import changing_words, phrase
@@ -161,6 +174,8 @@ def _differs_in_form(gold: str, answer: str) -> bool:
     primes = [_PRIME.findall("".join(side if whole else side[-1:])) for side in sides]
     if primes[0] != primes[1]:
         return True
+    if found[0] == ("{", "{") and None not in found and gold.count(r"\{") != answer.count(r"\{"):
+        return True
     return negates_list(gold) != negates_list(answer) or has_dots(gold) != has_dots(answer)
 
 
@@ -205,6 +220,7 @@ def _same_percentage(gold: str, answer: str) -> bool | None:
 
 def _same_value(gold: str, answer: str) -> bool:
     """Whether two texts are the same mathematical value."""
+    gold, answer = apart(gold, answer)
     parsed_gold, parsed = _parse(gold), _parse(answer)
     if verify(list(parsed_gold), list(parsed), allow_set_relation_comp=True, timeout_seconds=None):
         return _decimals_agree(gold, answer, parsed_gold, parsed)

@@ -19,6 +19,8 @@ _RATIO_WORDS = re.compile(r"\d+(?:\s+to\s+\d+)+")
 _NAMED = r"[A-Z](?:\s*[A-Z])+"
 _SEGMENT = re.compile(rf"\\(overline|overleftrightarrow|angle)(?![a-zA-Z])\s*\{{?\s*({_NAMED})\s*\}}?")
 _NAME = re.compile(rf"(?<![A-Za-z\\]){_NAMED}(?![a-z])")
+_TOKEN = re.compile(r"\\(?:text\w*|mathbb|mathrm|mathcal|operatorname|mbox)\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]")
+_GREEK = (r"\xi ", r"\zeta ", r"\psi ", r"\chi ", r"\kappa ", r"\eta ", r"\tau ", r"\nu ", r"\rho ")
 _RELATIONS = {"<": "<", r"\lt": "<", ">": ">", r"\gt": ">"} | {
     rf"\{name}": sign
     for sign, names in (("<=", ("le", "leq", "leqslant")), (">=", ("ge", "geq", "geqslant")))
@@ -122,6 +124,20 @@ def same_name(first: tuple[str, str], second: tuple[str, str]) -> bool:
     if len(kinds) == 2 and "" not in kinds:
         return False
     return first[1] == second[1] if kinds == {""} else _one_way(first[1]) == _one_way(second[1])
+
+
+def apart(first: str, second: str) -> tuple[str, str]:
+    """Two texts with Greek letters for capitals of which one text has the small letter too; math-verify takes both for
+    the same."""
+    letters = [{token[0] for token in _TOKEN.finditer(text) if len(token[0]) == 1} for text in (first, second)]
+    capitals = sorted({letter for found in letters for letter in found if letter.isupper() and letter.lower() in found})
+    free = (letter for letter in _GREEK if letter.strip() not in first + second)
+    greek = dict(zip(capitals, free, strict=False))
+
+    def put_apart(text: str) -> str:
+        return _TOKEN.sub(lambda token: greek.get(token[0], token[0]), text)
+
+    return (put_apart(first), put_apart(second)) if greek else (first, second)
 
 
 def union(text: str) -> str | None:
