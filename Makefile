@@ -4,6 +4,7 @@
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
+# make benchmark-rewards    verdicts, attacks and speed of the rewards: ten minutes; DATA=folder adds real pairs and programs
 # make clean        remove caches and build results (not .venv, not runs/)
 
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
@@ -14,7 +15,7 @@ STAMP := .venv/.installed
 # All four given, so that accelerate has no default to report.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: setup test test-slow lint quickstart compare clean
+.PHONY: setup test test-slow lint quickstart compare benchmark-rewards clean
 
 setup: $(STAMP)
 
@@ -41,6 +42,14 @@ quickstart: setup
 
 compare: setup
 	$(BIN)/python benchmarks/compare.py
+
+benchmark-rewards: setup
+ifdef DATA
+	$(BIN)/python benchmarks/math_pairs.py $(DATA)/verify/math_pairs.jsonl
+	$(BIN)/python benchmarks/grading.py $(DATA)
+endif
+	$(BIN)/python benchmarks/attacks.py
+	$(BIN)/python benchmarks/rewards.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

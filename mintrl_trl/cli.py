@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 _CHECK_DATA = """\
 Find what is wrong with a data set before training on it: rows that cannot be used, ids given twice, gold answers
 that do not equal themselves, texts that are there twice, rows that stand in an evaluation set, prompts that are too
-long, and reference solutions that fail their own tests (they run confined, as in training).
+long, tests that ask nothing, and reference solutions that fail their own tests (they run confined, as in training).
 """
 _CHECK_DATA_MORE = """\
 examples:
@@ -110,9 +110,9 @@ def _add_check_data(commands: "argparse._SubParsersAction[argparse.ArgumentParse
         "--skip",
         nargs="+",
         default=[],
-        choices=("golds", "duplicates", "references"),
+        choices=("golds", "duplicates", "empty_tests", "references"),
         metavar="CHECK",
-        help="checks to leave out: golds, duplicates, references",
+        help="checks to leave out: golds, duplicates, empty_tests, references",
     )
     parser.add_argument("--examples", type=int, default=5, metavar="N", help="rows to list for each check (default: 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report with all findings to FILE")

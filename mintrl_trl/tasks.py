@@ -90,6 +90,10 @@ def _file_rows(arguments: RecipeArguments) -> list[dict[str, Any]]:
             if arguments.drop_bad_rows:
                 return _without_bad_golds(rows, arguments.dataset)
             require_golds(rows)
+        elif arguments.task == "code":
+            if arguments.drop_bad_rows:
+                return _without_empty_tests(rows, arguments.dataset)
+            code_rewards.require_tests(rows)
     except ConfigError as error:  # in the words of the recipe
         name = {"source": "dataset", "split": "dataset_split"}.get(error.field, error.field)
         raise ConfigError(name, error.value, error.allowed, error.fix) from error
@@ -111,6 +115,18 @@ def _without_bad_golds(rows: list[dict[str, Any]], dataset: str) -> list[dict[st
     text = "Left out %d of %d rows of %s whose gold answers do not equal themselves. The first: %s"
     logger.warning(text, len(bad), len(rows), dataset, shown)
     return [row for number, row in enumerate(rows) if number not in bad]
+
+
+def _without_empty_tests(rows: list[dict[str, Any]], dataset: str) -> list[dict[str, Any]]:
+    bad = code_rewards.check_tests(rows, run=False)
+    if not bad:
+        return rows
+    if len(bad) == len(rows):
+        allowed = "rows of which at least one has tests that a program that does nothing does not pass"
+        raise ConfigError("dataset", dataset, allowed, "add assertions that can fail")
+    text = "Left out %d of %d rows of %s whose tests ask nothing. The first: %s"
+    logger.warning(text, len(bad), len(rows), dataset, rows[bad[0]]["id"])
+    return [row for number, row in enumerate(rows) if number not in set(bad)]
 
 
 def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -> Task:

@@ -182,11 +182,13 @@ def test_every_bad_row_is_found_not_only_the_first(tmp_path):
         '{"problem": "p", "answer": ' + "1" * 5000 + "}\n",
         problem("What is one third?", "\\frac{1", id="b"),
         problem("what is 1 + 1", "3", id="c"),
+        '{"problem": "What is 3+3?", "answer": "6", "answer": "7"}\n',
     )
     report = check_data(path)
     assert not report.clean
-    assert report.rows == 9
-    assert found(report, Check.UNREADABLE) == [("2", ""), ("5", ""), ("6", ""), ("7", ""), ("8", "")]
+    assert report.rows == 10
+    assert found(report, Check.UNREADABLE) == [(line, "") for line in ("2", "5", "6", "7", "8", "11")]
+    assert "the key 'answer' stands in an object twice" in report.findings[Check.UNREADABLE][-1].detail
     assert "`answer` is None" in report.findings[Check.UNREADABLE][1].detail
     assert found(report, Check.REPEATED_ID) == [("4", "a")]
     assert f"{path}:1 has it" in report.findings[Check.REPEATED_ID][0].detail
@@ -224,8 +226,36 @@ def test_reference_solutions_are_put_to_their_tests(tmp_path):
     assert found(report, Check.REFERENCES) == [("2", "wrong"), ("4", "name")]
     assert "does not pass: wrong" in report.findings[Check.REFERENCES][0].detail
     assert report.notes == ("1 of 4 rows have no reference solution.",)
-    assert seen == [(Check.REFERENCES, 0, 3), (Check.REFERENCES, 3, 3)]
+    assert seen[:2] == [(Check.EMPTY_TESTS, 0, 4), (Check.EMPTY_TESTS, 4, 4)]
+    assert seen[2:] == [(Check.REFERENCES, 0, 3), (Check.REFERENCES, 3, 3)]
     assert Check.REFERENCES not in check_data(path, skip=[Check.REFERENCES]).findings
+
+
+def test_tests_that_ask_nothing(tmp_path):
+    def asserting(text, code, **more):
+        return program(text, None, compare="assert", tests=[{"type": "assert", "code": code}], **more)
+
+    path = write(
+        tmp_path / "rows.jsonl",
+        asserting("Square a number.", "assert f(2) == 4", id="good"),
+        asserting("Square it.", "f(2) == 4", id="thrown away"),
+        asserting("Square this.", "try:\n    assert f(2) == 4\nexcept AssertionError:\n    pass", id="swallowed"),
+        program(
+            "Square that.",
+            "def f(x):\n    pass",
+            id="nothing",
+            tests=[dict(program("", "")["tests"][0], expected="None")],
+        ),
+        asserting("Square all.", "assert f(2) =", id="no code"),
+    )
+    report = check_data(path)
+    assert found(report, Check.EMPTY_TESTS) == [("2", "thrown away"), ("3", "swallowed"), ("4", "nothing")]
+    detail = report.findings[Check.EMPTY_TESTS][0].detail
+    assert detail == "a program that does nothing passes its tests; the first of them is 'f(2) == 4'"
+    assert found(report, Check.REFERENCES) == []
+    assert found(report, Check.UNREADABLE) == [("5, test 0", "")]
+    assert "Python code that compiles" in report.findings[Check.UNREADABLE][0].detail
+    assert Check.EMPTY_TESTS not in check_data(path, skip=[Check.EMPTY_TESTS, Check.REFERENCES]).findings
 
 
 def test_prompts_over_the_limit(tmp_path):
@@ -272,6 +302,16 @@ def test_sources_that_are_none(tmp_path, monkeypatch, source):
     write(tmp_path / "no.jsonl.gz", problem("What is 1+1?", "2"))
     with pytest.raises(ConfigError, match=r"^`source` is "):
         check_data(source)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_files_in_another_encoding(tmp_path, encoding):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(problem("What is 1+1?", "2")) + "\n", encoding=encoding)
+    with pytest.raises(ConfigError, match=rf"text in UTF-8, not {encoding[:6].upper()}.*iconv -f UTF-"):
+        check_data(path)
+    path.write_text(json.dumps(problem("What is 1+1?", "2")) + "\n", encoding="utf-8-sig")
+    assert check_data(path).clean
 
 
 # The report

@@ -191,11 +191,37 @@ def test_reward_function_carries_the_name_that_trl_logs():
         (r"\boxed{x \boxed{5}}", "5"),
         (r"\boxed{1}, \boxed{2}, and \boxed{3}", "1, 2, 3"),
         (r"\boxed{1} so \boxed{2} and \boxed{3}", "2, 3"),
+        (r"\boxed5", "5"),
+        (r"\boxed{3} then \boxed -118.5.", "-118.5"),
+        (r"In \boxed form: \boxed{4} or \boxed5", "4, 5"),
+        (r"\framebox{63}", "63"),
+        (r"\framebox[3cm][c]{63}", "63"),
+        (r"$$\boxed{4}$$ $$\boxed{5}$$", "5"),
+        ("\\[\n\\boxed{4}.\n\\]\n\n\\[\n\\boxed{5}\n\\]", "5"),
+        (r"\[\boxed{4}\], \[\boxed{5}\]", "4, 5"),
+        (r"$$x = \boxed{4}$$ $$y = \boxed{5}$$", "4, 5"),
+        (r"\boxed{}, \boxed{5}", "5"),
     ],
 )
 def test_last_box(completion, found):
     why, answer = find_answer(completion)
     assert (answer if why is None else None) == found
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [r"\boxed{5}\boxed{}", r"\boxed{5}, \boxed{ }", r"\boxed{5} or \boxed{~\,}", r"\boxed{{}}", r"\boxed{$$}"],
+)
+def test_an_empty_last_box_is_no_answer(completion):
+    assert find_answer(completion) == (Why.EMPTY_BOX, "")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "between", [" or and", " \n", r"\quad", r"\text{ and or and}", r"\text{ and", "$$ ", "a_1", "a_{1"]
+)
+def test_long_text_between_boxes_is_read_in_linear_time(between):
+    assert find_answer(r"\boxed{3}" + between * 5000 + r"!\boxed{5}") == (None, "5")
 
 
 BALANCED = st.recursive(

@@ -46,7 +46,7 @@ def test_functions_that_give_no_value(runner, program, ending):
     assert [seen.ending for seen in call(runner, program, "[[1]]", "[[2]]")] == [ending] * 2
 
 
-def test_class_form_has_its_usual_names_and_the_builtin_pow(runner):
+def test_the_usual_names_are_within_reach_and_pow_is_python_s_own(runner):
     program = (
         "class Solution:\n"
         "    def __init__(self): self.calls = 0\n"
@@ -57,7 +57,24 @@ def test_class_form_has_its_usual_names_and_the_builtin_pow(runner):
     )
     job = Job(program, (Stimulus(TestKind.CALL, "[[1]]"), Stimulus(TestKind.CALL, "[[]]")), "Solution.f")
     assert [seen.value for seen in observe(runner, job)] == [(2, 1, 1, 2), (1, 1, 1, 2)]
-    assert call(runner, "def f(x): return sqrt(x)", "[4]")[0].ending is Ending.ERROR  # functions import their own
+    function = (
+        "def f(x: List[int], more: Optional[Dict[str, Any]] = None) -> Tuple[int, ...]:\n"
+        "    count = 5\n"
+        "    return Counter(x)[1], math.gcd(4, 6), pow(3, 4, 5), count, sum(accumulate(x))\n"
+    )
+    assert call(runner, function, "[[1, 2]]")[0].value == (1, 2, 1, 5, 4)
+    assert run_asserts(runner, function, "assert f([1, 2])[0] == 1") == [Ending.VALUE]
+
+
+def test_a_usual_name_is_no_name_of_the_program(runner):
+    calls = (Stimulus(TestKind.CALL, "[4, 6]"),)
+    for name in ("gcd", "sqrt", "pow", "len", "Counter", "math.gcd", "Counter.keys"):
+        assert observe(runner, Job("x = 1", calls, name))[0].ending is Ending.NO_ENTRY_POINT
+    assert run_asserts(runner, "x = 1", "assert gcd(4, 6) == 2", entry_point="gcd") == [Ending.NO_ENTRY_POINT]
+
+
+def test_whole_programs_import_their_own(runner):
+    assert observe(runner, Job("print(gcd(4, 6))", (Stimulus(TestKind.STDIN, ""),)))[0].ending is Ending.ERROR
 
 
 def test_assertions_hold_or_not(runner):

@@ -264,6 +264,19 @@ def test_a_data_set_of_bad_rows_alone(tmp_path):
         build_task(from_file(path, drop_bad_rows=True))
 
 
+def test_tests_that_ask_nothing_are_refused_unless_they_may_be_dropped(tmp_path, caplog):
+    row = {"prompt": "Double a number.", "entry_point": "double", "compare": "assert"}
+    good, bad = ([{"type": "assert", "code": f"{word}double(2) == 4"}] for word in ("assert ", ""))
+    path = write_rows(tmp_path / "rows.jsonl", row | {"tests": bad}, row | {"tests": good, "id": "good"})
+    with pytest.raises(DataError, match=r"1 of 2 rows \(number 0\): `tests` is .*drop_bad_rows"):
+        build_task(from_file(path, task="code"))
+    assert build_task(from_file(path, task="code", drop_bad_rows=True)).rows["id"][:] == ["good"]
+    assert any("Left out 1 of 2 rows" in record.getMessage() for record in caplog.records)
+    path = write_rows(tmp_path / "bad.jsonl", row | {"tests": bad})
+    with pytest.raises(ConfigError, match=r"`dataset` is .*tests that a program that does nothing does not pass"):
+        build_task(from_file(path, task="code", drop_bad_rows=True))
+
+
 def test_good_rows_are_kept_without_a_word(tmp_path, caplog):
     path = write_rows(tmp_path / "rows.jsonl", MATH, MATH | {"id": "second"})
     assert len(build_task(from_file(path, drop_bad_rows=True)).rows) == 2

@@ -13,13 +13,14 @@ reads a file and never asks the hub. Invariant: a row that leaves this module ha
 | `tests` | | dicts: `type`, `group`, and by type `stdin` `stdout`, `code`, or `args`/`kwargs` `expected` `atol` |
 | `entry_point` | | a function, `Solution.method`, or `stdin` for a whole program |
 | `compare`, `compare_atol` | | how results are compared with `expected` |
-| `test_setup` | | code to run before the tests |
+| `test_setup` | | code to run before the tests; it compiles, as does the `code` of tests |
 
 `args`, `kwargs` and `expected` are texts of Python literals, since JSON has no tuples, sets or integer keys.
 """
 
 import ast
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -136,6 +137,8 @@ def code_row(
                 "make entry_point and the types of the tests agree",
             )
     question = _code_question(task, entry_point, tests, optional_text(where, "starter_code", starter_code))
+    setup = optional_text(where, "test_setup", test_setup) or ""
+    _check_code(where, "test_setup", setup)
     solution = optional_text(where, "reference_solution", reference_solution)
     if solution and solution[0].isspace():  # the body of the function whose head is the task
         solution = f"{task}\n{solution}"
@@ -149,7 +152,7 @@ def code_row(
         "entry_point": entry_point,
         "compare": compare,
         "compare_atol": float(compare_atol),
-        "test_setup": optional_text(where, "test_setup", test_setup) or "",
+        "test_setup": setup,
     }
 
 
@@ -190,7 +193,8 @@ def code_test(where: str, test: Any) -> dict[str, Any]:
     """Check one test and keep the keys that its type has.
 
     Raises:
-        DataError: Its type or group is unknown, a text is missing, or `args`, `kwargs` or `expected` is no literal.
+        DataError: Its type or group is unknown, a text is missing, `args`, `kwargs` or `expected` is no literal, or
+            `code` does not compile.
     """
     if not isinstance(test, dict):
         raise DataError(where, "tests", test, "an object with `type`", "write one object for each test")
@@ -204,6 +208,8 @@ def code_test(where: str, test: Any) -> dict[str, Any]:
         if not isinstance(test.get(field), str):
             raise DataError(where, field, test.get(field), f"text, for a test of type {kind}", "write it as a string")
         checked[field] = test[field]
+    if kind == "assert":
+        _check_code(where, "code", test["code"])
     if kind == "call":
         given = [(field, of) for field, of in (("args", list), ("kwargs", dict)) if test.get(field) is not None]
         if len(given) != 1:
@@ -273,6 +279,15 @@ def _message_text(where: str, message: Any) -> str:
     if not ok:
         raise DataError(where, "prompt", message, "an object with text in `role` and `content`", "give it both as text")
     return message["content"]
+
+
+def _check_code(where: str, field: str, code: str) -> None:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # such as for an assertion that is always true
+            ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        allowed = f"Python code that compiles ({error})"
+        raise DataError(where, field, code, allowed, "correct it, or drop the row") from error
 
 
 def _check_literal(where: str, field: str, text: Any, of: type) -> None:

@@ -208,12 +208,26 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:
+            encoding = _other_encoding(file.read(4))
+            if encoding:
+                fix = f"write it anew in UTF-8 (iconv -f {encoding} -t UTF-8)"
+                raise ConfigError("source", str(path), f"text in UTF-8, not {encoding}", fix)
+            file.seek(0)
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:
         allowed = f"a file that can be read to its end ({error})"
         raise ConfigError("source", str(path), allowed, "check its permissions, or make it anew") from error
+
+
+def _other_encoding(start: bytes) -> str:
+    """The encoding that a file's first four bytes tell of, if it is not UTF-8. No JSON in UTF-8 holds a zero byte."""
+    marks = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+    marked = next((name for mark, name in marks.items() if start.startswith(mark)), "")
+    if marked or b"\0" not in start:
+        return marked
+    return f"UTF-{16 if start.count(0) < 3 else 32}{'BE' if start[0] == 0 else 'LE'}"
 
 
 def _file_row(where: str, line: bytes, fallback_id: str, task: str, instruction: str) -> dict[str, Any]:
@@ -235,15 +249,25 @@ def _file_row(where: str, line: bytes, fallback_id: str, task: str, instruction:
 
 def _object(where: str, line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode("utf-8-sig"), object_pairs_hook=_distinct)
         if b"\\ud" in line.lower():  # half a surrogate pair is no character, and nothing could write it again
             json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, numbers too long, lists in lists without end
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a key twice, numbers too long, endless lists
         shown = line[:120].decode(errors="replace").strip()
         raise DataError(where, "line", shown, "one JSON object in UTF-8", f"correct the line: {error}") from error
     if not isinstance(value, dict):
         raise DataError(where, "line", value, "one JSON object", "write each row as {...} on a line of its own")
     return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of a line; `json` would keep the last of two values for one key, without a word."""
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"the key {key!r} stands in an object twice")
+        seen.add(key)
+    return dict(pairs)
 
 
 def _hub_rows(source: str, task: str, split: str, limit: int | None, instruction: str) -> Iterator[tuple[str, _Maker]]:

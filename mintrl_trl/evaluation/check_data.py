@@ -12,6 +12,7 @@ a check that cannot run raises, it is never taken for passed.
 | `duplicates` | rows with the text of an earlier one, whether or not their answers agree |
 | `overlap` | rows whose text, or a large part of it, stands in one of the files to keep apart (`evaluation.overlap`) |
 | `long_prompts` | rows with more prompt tokens than allowed |
+| `empty_tests` | code: tests that a program that does nothing passes (`rewards.empty_tests`) |
 | `references` | code: reference solutions that fail their own tests |
 """
 
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from ..data.sources import CHAINS_SOURCE, HUB_TASKS, ReadRows, first_rows, read_rows
 from ..errors import ConfigError, DataError
-from ..rewards.code import check_references
+from ..rewards.code import Why, check_references, check_tests
 from ..rewards.math import check_golds
 from .overlap import LEAST_SHARE, Overlap, same_texts
 from .prompt_lengths import PERCENTILES, Lengths, percentiles, prompt_lengths
@@ -45,12 +46,23 @@ class Check(StrEnum):
     DUPLICATES = "duplicates"
     OVERLAP = "overlap"
     LONG_PROMPTS = "long_prompts"
+    EMPTY_TESTS = "empty_tests"
     REFERENCES = "references"
 
 
-SKIPPABLE = (Check.GOLDS, Check.DUPLICATES, Check.REFERENCES)  # the others run when asked for, or are free
+SKIPPABLE = (
+    Check.GOLDS,
+    Check.DUPLICATES,
+    Check.EMPTY_TESTS,
+    Check.REFERENCES,
+)  # the others run when asked for, or are free
 OnProgress = Callable[[Check, int, int], None]  # rows done and rows to do
-_ROWS_AT_A_TIME = {Check.GOLDS: 256, Check.OVERLAP: 1000, Check.REFERENCES: 32}  # between two reports of progress
+_ROWS_AT_A_TIME = {
+    Check.GOLDS: 256,
+    Check.OVERLAP: 1000,
+    Check.EMPTY_TESTS: 256,
+    Check.REFERENCES: 32,
+}  # between two reports of progress
 
 
 @dataclass(frozen=True)
@@ -135,7 +147,7 @@ def check_data(
 
     Raises:
         ConfigError: A source that cannot be read, or an argument that cannot work.
-        RewardError: Programs cannot be run on this machine; skip `references` then.
+        RewardError: Programs cannot be run on this machine; skip `references` and `empty_tests` then.
     """
     begun = time.monotonic()
     if not 0 < least_share <= 1:
@@ -168,6 +180,7 @@ def check_data(
     if max_prompt_tokens is not None:
         checks[Check.LONG_PROMPTS] = _long_prompts(read, lengths["tokens"], max_prompt_tokens)
     if task == "code":
+        checks[Check.EMPTY_TESTS] = _empty_tests(read, on_progress)
         checks[Check.REFERENCES] = _references(read, on_progress)
         missing = sum(not row["privileged_context"] for row in read.rows)
         if missing:
@@ -218,10 +231,20 @@ def _long_prompts(read: ReadRows, tokens: Sequence[int], limit: int) -> Iterator
             yield _finding(read, number, f"{length:,} tokens, {limit:,} allowed")
 
 
+def _empty_tests(read: ReadRows, on_progress: OnProgress) -> Iterator[Finding]:
+    for numbers in _parts(range(len(read.rows)), Check.EMPTY_TESTS, on_progress):
+        for index in check_tests([read.rows[number] for number in numbers]):
+            test = read.rows[numbers[index]]["tests"][0]
+            first = f"; the first of them is {_short(repr(test['code']))}" if test["type"] == "assert" else ""
+            yield _finding(read, numbers[index], f"a program that does nothing passes its tests{first}")
+
+
 def _references(read: ReadRows, on_progress: OnProgress) -> Iterator[Finding]:
     with_reference = [number for number, row in enumerate(read.rows) if row["privileged_context"]]
     for numbers in _parts(with_reference, Check.REFERENCES, on_progress):
         for index, check in check_references([read.rows[number] for number in numbers]):
+            if check.why is Why.EMPTY_TESTS:  # a finding of another check
+                continue
             detail = f"its reference solution does not pass: {check.why} {_short(check.detail)}".strip()
             yield _finding(read, numbers[index], detail)
 

@@ -18,6 +18,7 @@ _MEANING = {
     Check.DUPLICATES: "texts that an earlier row has",
     Check.OVERLAP: "rows that stand in the files to keep apart",
     Check.LONG_PROMPTS: "prompts over the limit",
+    Check.EMPTY_TESTS: "tests that a program that does nothing passes",
     Check.REFERENCES: "reference solutions that fail their tests",
 }
 _POINTS = {0: "shortest", 50: "median", 100: "longest"}

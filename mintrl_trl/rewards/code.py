@@ -16,34 +16,78 @@ result per row, in order; a fault of the sandbox is never a zero.
 | a limit is passed | 0 `timeout`, `output_limit`, `memory_limit` |
 | the sandbox failed, twice | no reward (`None`) `sandbox_failed` |
 | the batch's time was over before the row's | no reward (`None`) `batch_limit` |
+| a program that does nothing passes the row's tests (`rewards.empty_tests`) | no reward (`None`) `empty_tests` |
 
-The reason of a row is that of its first test that does not pass.
+The reason of a row is that of its first test that does not pass. Functions and classes find the usual imports, such as
+those of `typing` and `math`, without importing them (`sandbox.harness` has the list); whole programs import their own.
 """
 
 import asyncio
-import builtins
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from ..errors import DataError, FailureLimitError, RewardError
+from .code_task import COLUMNS, CodeTask, read_task
+from .empty_tests import asks_something, nothing_programs
 from .extraction import find_program
-from .jobs import Job, Sandbox, TestKind
+from .jobs import Sandbox
 from .math import text_of
 from .runner import Runner
-from .testcases import TestCase, check_rule, read_tests
 from .verdicts import NO_REWARD, CodeCheck, TestResult, Trial, Why
 
-__all__ = ["CodeCheck", "CodeChecker", "TestResult", "Why", "check", "check_references", "code_reward", "start"]
+__all__ = [
+    "CodeCheck",
+    "CodeChecker",
+    "TestResult",
+    "Why",
+    "check",
+    "check_references",
+    "check_tests",
+    "code_reward",
+    "require_tests",
+    "start",
+]
 
 BATCH_SECONDS = 600.0
 FAILURE_LIMIT = 0.2
 FAILURE_WINDOW_ROWS = 200
+FOREVER = float("inf")
 _LEAST_ROWS = 20  # a share of fewer rows than this says nothing
-STDIN = "stdin"  # entry point of rows whose tests run a whole program
-_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+_EMPTY_TESTS = CodeCheck(Why.EMPTY_TESTS, "a program that does nothing passes the row's tests")
+_ADVICE = {
+    Why.SANDBOX_FAILED: "Look at memory, processes and temporary space of this machine",
+    Why.BATCH_LIMIT: "Look at the load of this machine, or give the batch more time (batch_seconds)",
+    Why.EMPTY_TESTS: "Correct or drop the rows that `mintrl check-data` finds",
+}
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A completion on its way: what is known of it, or its program at its tests.
+
+    Args:
+        known (`CodeCheck`, *optional*): The result, where it takes no run.
+        trial (`Trial`, *optional*): The program's, otherwise.
+        nothing (`tuple[Trial, ...]`): Those of programs that do nothing; none where the tests surely ask something.
+    """
+
+    known: CodeCheck | None = None
+    trial: Trial | None = None
+    nothing: tuple[Trial, ...] = ()
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All that it waits for."""
+        return self.nothing if self.trial is None else (self.trial, *self.nothing)
+
+    def check(self) -> CodeCheck:
+        """The result; waits for it."""
+        if _all_pass(self.nothing):
+            return _EMPTY_TESTS
+        return self.trial.check() if self.known is None else self.known
 
 
 class CodeChecker:
@@ -84,7 +128,7 @@ class CodeChecker:
     ) -> CodeCheck:
         """Check one completion; see the function `check`. May be called from any thread (it blocks)."""
         columns = entry_point, compare, test_setup, compare_atol
-        return _result(self._start([completion], [tests], *([column] for column in columns))[0])
+        return self._start([completion], [tests], *([column] for column in columns))[0].check()
 
     async def reward(
         self,
@@ -107,9 +151,9 @@ class CodeChecker:
         if any(len(column) != len(completions) for column in (prompts, *columns)):
             raise RewardError(f"columns of {[len(c) for c in columns]} rows for {len(completions)} completions")
         rows = self._start([text_of(completion) for completion in completions], *columns)
-        waiting = {row.done for row in rows if isinstance(row, Trial)}
+        waiting = {trial.done for row in rows for trial in row.trials}
         await asyncio.gather(*map(asyncio.wrap_future, waiting), return_exceptions=True)
-        checks = [_result(row) for row in rows]
+        checks = [row.check() for row in rows]
         if log_extra is not None:
             log_extra("why", [str(check.why) for check in checks])
             log_extra("detail", [check.detail for check in checks])
@@ -122,16 +166,22 @@ class CodeChecker:
 
     def check_references(self, rows: Iterable[Mapping[str, object]]) -> list[tuple[int, CodeCheck]]:
         """Put reference solutions to their tests; see the function `check_references`."""
-        trials = [
-            self._try(
-                row["privileged_context"],
-                _read(row["tests"], row.get("entry_point")),
-                *(row.get(column) for column in ("entry_point", "compare", "test_setup", "compare_atol")),
-                deadline=float("inf"),
-            )
-            for row in rows
+        attempts = []
+        for row in rows:
+            task = _task_of(row)
+            nothing = self._try_nothing(task, FOREVER)
+            attempts.append(self._try(None, row["privileged_context"], task, nothing, FOREVER))
+        return [(index, check) for index, attempt in enumerate(attempts) if not (check := attempt.check()).passed]
+
+    def check_tests(self, rows: Iterable[Mapping[str, object]], *, run: bool = True) -> list[int]:
+        """Find rows whose tests ask nothing; see the function `check_tests`."""
+        tasks = [_task_of(row) for row in rows]
+        tried = [self._try_nothing(task, FOREVER) if run else () for task in tasks]
+        return [
+            index
+            for index, (task, trials) in enumerate(zip(tasks, tried, strict=True))
+            if asks_something(task) is False or _all_pass(trials)
         ]
-        return [(index, check) for index, trial in enumerate(trials) if not (check := trial.check()).passed]
 
     def start(self) -> object:
         """Start the sandbox now rather than with the first check; see the function `start`."""
@@ -141,42 +191,43 @@ class CodeChecker:
         """End whatever runs. Later checks start anew."""
         self._sandbox.close()
 
-    def _start(
-        self, completions: Sequence[str], tests: Sequence, entry_points: Sequence, *others: Sequence
-    ) -> list[CodeCheck | Trial]:
-        """Per row its result, where the text alone decides, or its trial; equal ones run once."""
+    def _start(self, completions: Sequence[str], *columns: Sequence) -> list[_Attempt]:
+        """Per row its attempt; equal ones run once."""
         deadline = time.monotonic() + self._batch_seconds
-        trials: dict[tuple, Trial] = {}
-        rows: list[CodeCheck | Trial] = []
-        for completion, own_tests, entry_point, *rule in zip(completions, tests, entry_points, *others, strict=True):
-            cases = _read(own_tests, entry_point)
-            no_program, program = find_program(completion, _names(cases, entry_point))
-            if no_program is not None:
-                rows.append(CodeCheck(Why(no_program)))
-                continue
-            key = program, id(cases), entry_point, *rule
-            if key not in trials:
-                trials[key] = self._try(program, cases, entry_point, *rule, deadline=deadline)
-            rows.append(trials[key])
-        return rows
+        begun: dict[tuple, _Attempt] = {}
+        known_tasks: dict[tuple, tuple[CodeTask, tuple[Trial, ...]]] = {}
+        attempts: list[_Attempt] = []
+        for completion, tests, *others in zip(completions, *columns, strict=True):
+            task = read_task(tests, *others)
+            asked = id(task.cases), *others  # the cases live on in `known_tasks`, and keep their id
+            if asked not in known_tasks:
+                known_tasks[asked] = task, self._try_nothing(task, deadline)
+            _, nothing = known_tasks[asked]
+            no_program, program = find_program(completion, task.names)
+            key = no_program, program, asked
+            if key not in begun:
+                known = None if no_program is None else CodeCheck(Why(no_program))
+                begun[key] = self._try(known, program, task, nothing, deadline)
+            attempts.append(begun[key])
+        return attempts
 
     def _try(
-        self,
-        program: str,
-        cases: tuple[TestCase, ...],
-        entry_point: str | None,
-        compare: str | None,
-        test_setup: str | None,
-        compare_atol: float | None,
-        *,
-        deadline: float,
-    ) -> Trial:
-        rule = check_rule(compare)
-        if rule == "default" and "." in (entry_point or ""):
-            rule = "json"
-        trial = Trial(program, cases, rule, compare_atol or 0.0, self._fraction)
-        job = Job(program, tuple(case.stimulus for case in cases), entry_point, test_setup or "")
-        trial.done = self._sandbox.submit(job, trial.judge, deadline)
+        self, known: CodeCheck | None, program: str, task: CodeTask, nothing: tuple[Trial, ...], deadline: float
+    ) -> _Attempt:
+        if asks_something(task) is False:
+            known = _EMPTY_TESTS
+        trial = self._submit(program, task, self._fraction, deadline) if known is None else None
+        return _Attempt(known, trial, nothing)
+
+    def _try_nothing(self, task: CodeTask, deadline: float) -> tuple[Trial, ...]:
+        """Put programs that do nothing to the tests, if it takes that to tell whether they ask anything."""
+        if asks_something(task) is not None:
+            return ()
+        return tuple(self._submit(program, task, False, deadline) for program in nothing_programs(task))
+
+    def _submit(self, program: str, task: CodeTask, run_all: bool, deadline: float) -> Trial:
+        trial = Trial(program, task.cases, task.rule, task.rule_atol, run_all)
+        trial.done = self._sandbox.submit(task.job(program), trial.judge, deadline)
         return trial
 
     def _count_failures(self, checks: Sequence[CodeCheck]) -> None:
@@ -186,31 +237,16 @@ class CodeChecker:
             last = next(check for check in reversed(checks) if check.why in NO_REWARD)
             raise FailureLimitError(
                 f"{failed} of the last {len(self._recent)} programs could not be judged (limit "
-                f"{self._failure_limit:.0%}). The last: {last.why} {last.detail}. Look at memory, processes and "
-                "temporary space of this machine, or give the batch more time (batch_seconds)."
+                f"{self._failure_limit:.0%}). The last: {last.why} {last.detail}. {_ADVICE[last.why]}."
             )
 
 
-def _result(row: CodeCheck | Trial) -> CodeCheck:
-    return row.check() if isinstance(row, Trial) else row
+def _all_pass(trials: Sequence[Trial]) -> bool:
+    return bool(trials) and all(trial.check().passed for trial in trials)
 
 
-def _read(tests: str | Sequence[Mapping[str, object]], entry_point: str | None) -> tuple[TestCase, ...]:
-    cases = read_tests(tests)
-    if entry_point in (None, "", STDIN) and any(case.stimulus.kind is TestKind.CALL for case in cases):
-        fix = "name what the tests call"
-        raise DataError("a row with tests of type call", "entry_point", entry_point, "a function or Class.method", fix)
-    return cases
-
-
-def _names(cases: Sequence[TestCase], entry_point: str | None) -> set[str]:
-    """Names of which the program has to define one; for assertions without entry point, those that they call."""
-    if cases[0].stimulus.kind is TestKind.STDIN:
-        return set()
-    if entry_point:
-        return {entry_point.partition(".")[0]}
-    codes = [case.stimulus.text for case in cases if case.stimulus.kind is TestKind.ASSERT]
-    return {name for code in codes for name in _CALLED.findall(code) if not hasattr(builtins, name)}
+def _task_of(row: Mapping[str, object]) -> CodeTask:
+    return read_task(*(row.get(column) for column in COLUMNS))
 
 
 @cache
@@ -298,3 +334,34 @@ def check_references(rows: Iterable[Mapping[str, object]]) -> list[tuple[int, Co
         `list[tuple[int, CodeCheck]]`: Row number (from 0) and result of each bad one; empty when all are good.
     """
     return _default_checker().check_references(rows)
+
+
+def check_tests(rows: Iterable[Mapping[str, object]], *, run: bool = True) -> list[int]:
+    """Find rows whose tests a program that does nothing passes, so that they would pay for anything.
+
+    Args:
+        rows (`Iterable[Mapping]`): Data rows with `tests`, `entry_point`, `compare` and so on.
+        run (`bool`, defaults to `True`): Run such programs where the text of the tests does not tell.
+
+    Returns:
+        `list[int]`: Row number (from 0) of each bad one; empty when all are good.
+    """
+    return _default_checker().check_tests(rows, run=run)
+
+
+def require_tests(rows: Sequence[Mapping[str, object]]) -> None:
+    """Stop before training if the text of a row's tests tells that they ask nothing. It runs nothing.
+
+    Raises:
+        DataError: Names the rows and the tests of the first.
+    """
+    bad = check_tests(rows, run=False)
+    if bad:
+        numbers = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
+        raise DataError(
+            f"{len(bad)} of {len(rows)} rows (number {numbers})",
+            "tests",
+            rows[bad[0]]["tests"],
+            "tests that a program that does nothing does not pass",
+            "add assertions that can fail, call the function that holds them, or drop the row",
+        )

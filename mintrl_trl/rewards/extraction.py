@@ -1,47 +1,49 @@
 r"""Where the program is in a completion.
 
-Owns: the rules below. Never executes or compiles anything, never guesses a program out of prose. Invariant: text in,
-text out, in time linear in the length.
+Owns: the rules below; where blocks begin and end is a matter of `rewards.blocks`. Never executes or compiles anything,
+never guesses a program out of prose. Invariant: text in, text out, in time linear in the length.
 
 | completion | program |
 |---|---|
 | `<think>` opened and not closed | none: `unfinished_thinking` |
 | `</think>` present | looked for behind the last one only |
-| a fence (three or more backticks or tildes) at the start of a line, indented or behind a list mark too | the block |
-| a fence at the end of a line of prose, with a Python word behind it | the block |
-| a word behind the opening fence, alone or with attributes | a language; anything else is already code |
-| no closing fence | to the end |
-| only a closing fence, or a first fence without a word behind code | from the start: the prompt had the opening one |
-| a closing fence glued to the last line of code | the block, without it |
-| several blocks, a name wanted (entry point) | the last block that defines it |
-| several blocks, no name wanted | of the last ones that read input, print, or neither, the first kind that exists |
+| either of them within quotes, as in `text.split("</think>")` | part of the text |
+| several blocks, a name wanted (entry point) | the last block that defines it at its top level |
+| several blocks, no name wanted | the last one of the first kind in the next table that exists |
+| a function that is still to be written (`...`, `pass`, a docstring) | defines nothing, unless there is nothing else |
+| blocks without a language | only if none that is marked as Python will do |
 | blocks marked with other languages, or consoles (`>>>`) | only if there is nothing else |
-| no fence | the text from the first line that is plainly code; none: `no_code` |
+| the block uses names that it does not bind, and another block defines them | with that block's definitions in front |
+| no block | the text from the first line that is plainly code; none: `no_code` |
+
+| a whole program's block |
+|---|
+| reads input, prints, and does both by itself when it is run |
+| the same, together with definitions of other blocks |
+| reads and prints, in functions that nothing calls |
+| prints when it is run |
+| reads input |
+| prints |
+| anything else |
+
+Input that a block makes up itself (`sys.stdin = StringIO(...)`) is not read.
 """
 
 import re
 import textwrap
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
-_PYTHON = frozenset({"py", "py3", "python", "python2", "python3", "pypy", "pypy3", "ipython", "ipython3"})
-_FENCE = re.compile(r"(?P<indent>[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
-_FENCE_AFTER_PROSE = re.compile(
-    rf"(?<![`~])(?P<fence>`{{3,}}|~{{3,}})[ \t]*(?P<info>{'|'.join(sorted(_PYTHON))})[ \t]*$", re.IGNORECASE
+from .blocks import code_blocks, from_definition, from_first_statement
+from .python_text import Source
+
+MAX_BLOCKS = 64  # of more, the last ones are looked at
+_THINKING = re.compile(  # a tag, or what stands within quotes: no apostrophe, as it follows a letter
+    r"(?P<tag></?think>)|(?<!\w)(?:[rbufRBUF]{1,2})?(?:\"\"\"[^\n]*?\"\"\"|'''[^\n]*?'''|\"[^\"\n]*\"|'[^'\n]*'|(?<!`)`[^`\n]+`(?!`))"
 )
-_ATTRIBUTE = re.compile(r"[\w-]+=\S")  # as in title="solution.py"
-_WORD = re.compile(r"[\w+#.-]+")
-_DEFINITION = re.compile(  # plainly code, wherever it stands
-    r"(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|@\w|from\s+[\w.]+\s+import\s"
-    r"|import\s+\w+(?:\.\w+)*(?:\s+as\s+\w+)?\s*(?:[,;#]|$)"
-)
-_STATEMENT = re.compile(  # code, if it is the first line with text
-    _DEFINITION.pattern + r"|\w+(?:\.\w+|\[[^\[\]]*\])*(?:\s*,\s*\w+)*\s*[-+*/%|&]?=(?!=)|\w+(?:\.\w+)*\("
-    r"|for\s+\w+(?:\s*,\s*\w+)*\s+in\b.*:|while\s.*:\s*$|with\s.*\sas\s.*:\s*$|if\s+__name__|try\s*:\s*$"
-)
-_READS = re.compile(r"\binput\s*\(|\bstdin\b|\bopen\s*\(\s*0\b|\bos\.read\s*\(|\bfileinput\b")
-_PRINTS = re.compile(r"\bprint\s*\(|\bstdout\b|\bos\.write\s*\(")
+_INVISIBLE = re.compile(r"^[\ufeff\u200b\u2060]+", re.MULTILINE)
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t].*\n?", re.MULTILINE)
 
 
 class NoProgram(StrEnum):
@@ -49,20 +51,6 @@ class NoProgram(StrEnum):
 
     UNFINISHED_THINKING = "unfinished_thinking"
     NO_CODE = "no_code"
-
-
-@dataclass(frozen=True)
-class _Block:
-    language: str
-    code: str
-
-    @property
-    def is_python(self) -> bool:
-        return self.language in _PYTHON
-
-    @property
-    def may_be_python(self) -> bool:
-        return (self.is_python or not self.language) and not self.code.lstrip().startswith(">>>")
 
 
 def find_program(completion: str, names: Collection[str] = ()) -> tuple[NoProgram | None, str]:
@@ -81,101 +69,71 @@ def find_program(completion: str, names: Collection[str] = ()) -> tuple[NoProgra
         >>> find_program("I would sort the list.")[0]
         <NoProgram.NO_CODE: 'no_code'>
     """
-    text = completion.rpartition("</think>")[2]
-    if "<think>" in text:
+    text = _behind_thinking(completion)
+    if text is None:
         return NoProgram.UNFINISHED_THINKING, ""
-    text = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    blocks = [block for block in _blocks(text) if block.code.strip()]
+    text = _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    blocks = code_blocks(text)
     if blocks:
-        code = _choose(blocks, names)
+        candidates = ([block for block in blocks if block.may_be_python] or blocks)[-MAX_BLOCKS:]
+        sources = [Source(textwrap.dedent(block.code)) for block in candidates]
+        marked = [source for source, block in zip(sources, candidates, strict=True) if block.is_python]
+        code = sources[0].text if len(sources) == 1 else _choose(sources, marked, frozenset(names))
     else:
         lines = text.split("\n")
-        code = _from_first_statement(lines) or _from_definition(lines)
-    code = textwrap.dedent(code).strip("\n")
+        code = textwrap.dedent(from_first_statement(lines) or from_definition(lines))
+    code = code.strip("\n")
     return (None, code + "\n") if code.strip() else (NoProgram.NO_CODE, "")
 
 
-def _choose(blocks: Sequence[_Block], names: Collection[str]) -> str:
-    candidates = [block for block in blocks if block.may_be_python] or list(blocks)
-    if names:
-        some = "|".join(map(re.escape, names))
-        defines = re.compile(
-            rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(?:{some})\b|^(?:{some})[ \t]*=", re.MULTILINE
-        )
-        defining = [block for block in candidates if defines.search(block.code)]
-        if defining:
-            return defining[-1].code
-    candidates = [block for block in candidates if block.is_python] or candidates
-    for pattern in (_READS, _PRINTS):
-        if matching := [block for block in candidates if pattern.search(block.code)]:
-            return matching[-1].code
-    return candidates[-1].code
+def _behind_thinking(completion: str) -> str | None:
+    """What stands behind the thinking, `None` if that does not end."""
+    tags = [match for match in _THINKING.finditer(completion) if match["tag"]] if "think>" in completion else []
+    if tags and tags[-1]["tag"] == "<think>":
+        return None
+    return completion[tags[-1].end() :] if tags else completion
 
 
-def _blocks(text: str) -> list[_Block]:
-    lines = text.split("\n")
-    first = next((number for number, line in enumerate(lines) if _opening(line)), None)
-    if first is None:
-        return []
-    blocks: list[_Block] = []
-    if not _opening(lines[first])["info"].strip():
-        prefilled = _from_first_statement(lines[:first])
-        if not prefilled and not any(line.strip(" \t`~") for line in lines[first + 1 :]):
-            prefilled = _from_definition(lines[:first])
-        if prefilled:
-            blocks.append(_Block("python", prefilled))
-            first += 1
-    fence, language, code = "", "", []
-    for line in lines[first:]:
-        stripped = line.strip()
-        if fence:
-            glued = fence[0] == "`" and stripped.endswith(fence) and stripped.count(fence) == 1
-            if not stripped.startswith(fence) and not glued:
-                code.append(line)
-                continue
-            if not stripped.startswith(fence):
-                code.append(line.rstrip().rstrip("`"))
-            blocks.append(_Block(language, "\n".join(code)))
-            fence = ""
-            if stripped.lstrip("`~").strip().lower() not in _PYTHON:
-                continue
-            # A block that was not closed ends where the next one begins.
-        if opening := _opening(line):
-            fence = opening["fence"]
-            language, rest = _split_info(opening["info"].strip())
-            code = [rest] if rest else []
-            if fence in rest:  # all on one line
-                blocks.append(_Block(language, rest.partition(fence)[0]))
-                fence = ""
-    if fence:
-        blocks.append(_Block(language, "\n".join(code)))
-    return blocks
+def _choose(sources: Sequence[Source], marked: Sequence[Source], names: frozenset[str]) -> str:
+    """The program of several blocks, of which some are marked as Python."""
+    like_code = [source for source in sources if from_first_statement(source.text.split("\n"))]
+    pools = [pool for pool in (marked, like_code, sources) if pool]
+    some = "|".join(map(re.escape, names))
+    mentions = re.compile(rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(?:{some})\b|^(?:{some})[ \t]*=", re.MULTILINE)
+    for defines in (lambda source: source.defines & names, lambda source: names and mentions.search(source.plain)):
+        for pool in pools:
+            if defining := [source for source in pool if defines(source)]:
+                return _joined(defining[-1], sources, names)
+    programs = [_joined(source, sources, names) for source in pools[0]]
+    ranks = [_rank(source, Source(program)) for source, program in zip(pools[0], programs, strict=True)]
+    return programs[max(range(len(ranks)), key=lambda index: (-ranks[index], index))]
 
 
-def _opening(line: str) -> re.Match | None:
-    return _FENCE.match(line) or _FENCE_AFTER_PROSE.search(line)
+def _rank(source: Source, program: Source) -> int:
+    """The row of the module's second table that a block, and what it becomes with others, belongs to."""
+    complete = program.reads and program.prints
+    kinds = (
+        source.acts and source.reads and source.prints and program.text == source.text,
+        source.acts and complete,
+        complete,
+        source.acts and source.prints,
+        source.reads,
+        source.prints,
+    )
+    return kinds.index(True) if True in kinds else len(kinds)
 
 
-def _split_info(info: str) -> tuple[str, str]:
-    """Language, and code that follows the fence on its own line."""
-    word = _WORD.match(info.lstrip("{.")) if info else None
-    language = word[0].lower() if word else ""
-    rest = info.lstrip("{.")[word.end() :].strip() if word else info
-    if not rest:
-        return language, ""
-    if language in _PYTHON:
-        return (language, rest if _STATEMENT.match(rest) and not _ATTRIBUTE.match(rest) else "")
-    attributes = info.startswith("{") or ((":" in rest or "=" in rest) and not _STATEMENT.match(info))
-    return (language, "") if attributes else ("", info)
-
-
-def _from_first_statement(lines: Sequence[str]) -> str:
-    """All lines, if the first one with text that is no comment is code."""
-    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
-    return "\n".join(lines) if _STATEMENT.match(first) else ""
-
-
-def _from_definition(lines: Sequence[str]) -> str:
-    """From the first line that is plainly code."""
-    start = next((number for number, line in enumerate(lines) if _DEFINITION.match(line)), len(lines))
-    return "\n".join(lines[start:])
+def _joined(source: Source, others: Sequence[Source], names: frozenset[str]) -> str:
+    """The block, behind the definitions of other blocks that it needs."""
+    position = next(index for index, other in enumerate(others) if other is source)
+    wanted, front = source.needs | (names - source.defines), set()
+    for provides in (attrgetter("provides"), attrgetter("binds")):
+        # The nearest one before counts first, and what it needs itself may stand before it.
+        for index in (*range(position - 1, -1, -1), *range(position + 1, len(others))):
+            if wanted & provides(others[index]):
+                front.add(index)
+                wanted = (wanted | others[index].needs) - provides(others[index])
+    if not front:
+        return source.text
+    program = "\n".join([*(others[index].definitions() for index in sorted(front)), source.text])
+    return "".join(_FUTURE.findall(program)) + _FUTURE.sub("", program)

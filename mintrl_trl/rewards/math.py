@@ -1,22 +1,13 @@
 r"""The rule-based reward for maths: the last boxed answer of a completion, compared with the gold answer.
 
-Owns: where the answer of a completion is (the table below), the closed set of reasons (`Why`), the reward function for
-TRL and the check of the gold answers at start-up. Never parses maths in the calling process: all but two plain whole
-numbers are compared in children that are killed at a limit (`rewards.worker`), by the rules of `rewards.equivalence`.
-Invariant: one result per row, in order; a row is never scored by guess (no box, no reward).
+Owns: the reward function for TRL and the check of the gold answers at start-up; `rewards.boxes` says where the answer
+of a completion is. Never parses maths in the calling process: all but two plain whole numbers are compared in children
+that are killed at a limit (`rewards.worker`), by the rules of `rewards.equivalence`. Invariant: one result per row, in
+order.
 
-| completion | result |
+| comparison | result |
 |---|---|
-| `<think>` opened, in it or at the end of a text prompt, and not closed | 0 `unfinished_thinking` |
-| `</think>` present | only what follows the last one is looked at |
-| `<thinking>`, `[THINK]`, other capitals | the same |
-| no `\boxed{` or `\fbox{` | 0 `no_box`: a bare final number earns nothing |
-| the last box is not closed (cut off) | 0 `unclosed`, whatever earlier boxes say |
-| the last box is empty | 0 `empty_box` |
-| the last box is longer than 2,000 characters | 0 `too_long` |
-| several boxes | the last one counts |
-| several boxes with only `,` `;` `/` `name =` or joining words between | one list: `\boxed{3} or \boxed{5}` is not 5 |
-| text after the last box, cut off or not | ignored |
+| no answer found in the completion | 0, with the reason that the table of `rewards.boxes` gives |
 | the answer cannot be read as maths or words | 0 `answer_unparsed` |
 | the comparison passes its limit | 0 `timeout` |
 | the comparison ends its process, twice | 0 `crashed` |
@@ -30,44 +21,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 
 from ..errors import DataError, RewardError
+from .boxes import Why, find_answer, opens_thinking
 from .worker import Failure, Outcome, WorkerPool
 
-MAX_ANSWER_CHARS = 2000
 ROW_SECONDS = 5.0  # a comparison takes milliseconds; whoever needs seconds is no answer to a short question
 BATCH_SECONDS = 120.0
 MEMORY_MB = 1024
 MAX_PROCESSES = 4
 
 _TARGET = "mintrl_trl.rewards.equivalence:grade"
-_BOX = re.compile(r"\\(?:boxed|fboxed|fbox)\s*(?:\{|$)")  # the end of the text may cut a box off before its brace
-_OPEN_THINKING, _END_THINKING = (re.compile(rf"[<\[]{tag}think(?:ing)?\s*[>\]]", re.IGNORECASE) for tag in ("", "/"))
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,400}")  # two of these need no mathematics, and most short answers are
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_JOINING_WORDS = r"(?:for (?:part|case) \(?\w\)?|and|or|perhaps|maybe|possibly|alternatively|\s)+"
-_JOIN = re.compile(  # what may stand between two boxes of one list
-    r"(?:[\s,;&$~*/]|\\[,;:! ()\[\]\\]|\\q?quad|[A-Za-z](?:_\{?\w+\}?)?\s*=|"
-    rf"\b{_JOINING_WORDS}\b|\\text\{{{_JOINING_WORDS}\}})*"
-)
-
-
-class Why(StrEnum):
-    """Why a row got its reward; the table above says when. A closed set."""
-
-    CORRECT = "correct"
-    WRONG = "wrong"
-    NO_BOX = "no_box"
-    UNCLOSED = "unclosed"
-    EMPTY_BOX = "empty_box"
-    TOO_LONG = "too_long"
-    UNFINISHED_THINKING = "unfinished_thinking"
-    ANSWER_UNPARSED = "answer_unparsed"
-    GOLD_UNPARSED = "gold_unparsed"
-    TIMEOUT = "timeout"
-    CRASHED = "crashed"
 
 
 @dataclass(frozen=True)
@@ -183,8 +149,7 @@ class MathChecker:
         self._pool.close()
 
     def _opens_thinking(self, prompt: object) -> bool:
-        ends_open = isinstance(prompt, str) and _OPEN_THINKING.search(prompt.rstrip()[-12:]) is not None
-        return self._prompt_opens_thinking or ends_open
+        return self._prompt_opens_thinking or (isinstance(prompt, str) and opens_thinking(prompt))
 
     def _start(self, texts: Sequence[str], golds: Sequence[str], deadline: float) -> list[MathCheck | _Pending]:
         """Per row its result, where the text alone decides, or the comparison it waits for; equal ones run once."""
@@ -208,51 +173,6 @@ class MathChecker:
 
 def _results(rows: Sequence[MathCheck | _Pending]) -> list[MathCheck]:
     return [row if isinstance(row, MathCheck) else row.result() for row in rows]
-
-
-def find_answer(completion: str) -> tuple[Why | None, str]:
-    r"""Find the answer of a completion by the rules of the module's table.
-
-    Returns:
-        `tuple[Why | None, str]`: `None` and the answer to compare, or why there is nothing to compare.
-
-    Examples:
-        >>> find_answer(r"So \boxed{3}. Checking again: \boxed{5}.")
-        (None, '5')
-        >>> find_answer(r"\boxed{3} or \boxed{5}")
-        (None, '3, 5')
-        >>> find_answer(r"We get \boxed{12} then \boxed{1")[0]
-        <Why.UNCLOSED: 'unclosed'>
-    """
-    text = _END_THINKING.split(completion)[-1]
-    if _OPEN_THINKING.search(text):
-        return Why.UNFINISHED_THINKING, ""
-    boxes = list(_BOX.finditer(text))
-    if not boxes:
-        return Why.NO_BOX, ""
-    end = _closing(text, boxes[-1].end())
-    if end is None:
-        return Why.UNCLOSED, ""
-    contents = [text[boxes[-1].end() : end].strip()]
-    for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
-        end = _closing(text, earlier.end(), later.start())
-        if end is None or not _JOIN.fullmatch(text, end + 1, later.start()):
-            break
-        contents.append(text[earlier.end() : end].strip())
-    boxed = ", ".join(dict.fromkeys(reversed(contents)))
-    if len(boxed) > MAX_ANSWER_CHARS:
-        return Why.TOO_LONG, boxed[:MAX_ANSWER_CHARS]
-    return (None if boxed else Why.EMPTY_BOX), boxed
-
-
-def _closing(text: str, start: int, end: int | None = None) -> int | None:
-    """Position of the brace that closes a box whose content starts at `start`."""
-    depth = 1
-    for brace in _BRACE.finditer(text, start, len(text) if end is None else end):
-        depth += {"{": 1, "}": -1}.get(brace[0], 0)
-        if depth == 0:
-            return brace.start()
-    return None
 
 
 def text_of(completion: object) -> str:

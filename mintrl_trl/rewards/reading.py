@@ -1,15 +1,18 @@
 r"""The form in which a short answer is compared. Imported in the checker's child processes only.
 
-Owns: the rewriting of an answer as people write it into LaTeX that math-verify reads, and what stands beside a number:
-its unit, and words that make it another number. The rules are in the table of `rewards.equivalence`. Never compares,
-never parses maths. Invariant: words are dropped only where they announce a value or name a unit; all others stay, so
+Owns: the rewriting of an answer as people write it into LaTeX that math-verify reads. The rules are in the table of
+`rewards.equivalence`; which words and units there are, in `rewards.words` and `rewards.units`. Never compares, never
+parses maths. Invariant: words are dropped only where they announce a value or name what is counted; all others stay, so
 that an answer with them cannot pass for the bare number.
 """
 
 import re
+from functools import lru_cache
 
-_PLAIN_TEXT = r"\\(?:text|textbf|textit|textrm|textnormal|mbox)"
-GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s*\{([^{}]*)\}")
+from .forms import items, union
+from .units import split, without_currency
+from .words import GROUP, PLAIN_TEXT, SCALE, changing_words, number_word, plain, scale, small_number
+
 _DELIMITERS = re.compile(r"(?<!\\)(?:\$|\\[()\[\]])")
 _CONCLUSION = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow|therefore)(?![a-zA-Z])")
 _CHARACTERS = str.maketrans(
@@ -31,30 +34,79 @@ _CHARACTERS = str.maketrans(
         "∩": r"\cap ",
         "∈": r"\in ",
         "∅": r"\emptyset ",
+        "ℝ": r"\mathbb{R}",
+        "∨": r"\lor ",
+        "∠": r"\angle ",
         "°": r"^\circ ",
         "²": "^2 ",
         "³": "^3 ",
         "½": r"\frac12 ",
         "¼": r"\frac14 ",
         "¾": r"\frac34 ",
+        "…": r"\ldots ",
         "\u00a0": " ",
+        "\u2009": " ",
         "\u202f": " ",
+        "。": ".",
     }
+    | {chr(0xFF01 + code): chr(0x21 + code) for code in range(0x5E)}  # full-width forms
 )
 _ROOT = re.compile(r"√\s*[({]?(\d+|[a-zA-Z](?![a-zA-Z]))[)}]?")
 _DRESSING = re.compile(
-    r"\\(?:displaystyle|textstyle|small|large|Large|LARGE|huge|Huge|mathbf|boldsymbol|bm|bf|underline|checkmark)"
-    r"(?![a-zA-Z])|\\(?:textcolor|color)\s*\{\w+\}|\*\*"
+    r"\\(?:displaystyle|textstyle|small|large|Large|LARGE|huge|Huge|mathbf|boldsymbol|bm|bf|underline|checkmark|"
+    r"blacksquare|square|qed|hfill|nonumber|notag)(?![a-zA-Z])|"
+    r"\\(?:textcolor|color|hspace|vspace|tag|label)\*?\s*\{[^{}]*\}|\*\*"
 )
+_ENVIRONMENT = re.compile(
+    r"\\begin\s*\{(aligned|align\*?|alignat|gathered|gather\*?|split|equation\*?|array|cases)\}(?:\s*\{[lcr|]*\})?"
+    r"(.*)\\end\s*\{\1\}",
+    re.DOTALL,
+)
+_CONTINUES = re.compile(r"\s*(?:[=<>]|\\(?:le|ge|leq|geq|approx|implies|Rightarrow|therefore)(?![a-zA-Z]))")
+_EMPTY = re.compile(r"(?:^|(?<=[\d\s]))\{\}|\\(?:text|mbox|mathrm)\s*\{\s*\}")
 _REVERSED = re.compile(r"^([^=<>]*[^=<>!:\\])=\s*([a-z])$")
 _START = re.compile(r"(?:\s|\\[,;:! ])+")
-_END = re.compile(r"(?:\s|\\[,;:! ]|\\\\|(?<![.\\])[.,;])+$")
-_SYNONYMS = {r"\lbrace": r"\{", r"\rbrace": r"\}", r"\langle": "(", r"\rangle": ")", r"\varnothing": r"\emptyset"}
-_SYNONYM = re.compile(r"\\(?:lbrace|rbrace|langle|rangle|varnothing)(?![a-zA-Z])")
+_END = re.compile(r"(?:\s|\\[,;:! ]|\\q?quad(?![a-zA-Z])|\\\\|(?<![.\\])[.,;])+$")
+_SYNONYMS = {
+    r"\lbrace": r"\{",
+    r"\rbrace": r"\}",
+    r"\langle": "(",
+    r"\rangle": ")",
+    r"\varnothing": r"\emptyset",
+    r"\R": r"\mathbb{R}",
+    r"\colon": ":",
+}
+_SYNONYM = re.compile(r"\\(?:lbrace|rbrace|langle|rangle|varnothing|R|colon)(?![a-zA-Z])")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text)\s*\{([ei])\}")
 _ROW_SPACE = re.compile(r"\\\\\[[\d.]+\s*[a-z]{2}\]")
 _BARE = r"(\\(?!sqrt|[dtc]?frac|left|text|math)[a-zA-Z]+|[^\s{}\\])"  # a token that LaTeX lets stand without braces
 _BARE_ARGUMENTS = re.compile(rf"(\\(?:[dtc]?frac|[dt]?binom))(?![a-zA-Z])\s*{_BARE}\s*(?:{_BARE}|(?=\{{))")
+_OVER = re.compile(r"(?:\{|^)([^{}]*)\\(choose|over)(?![a-zA-Z])([^{}]*)(?:\}|$)")
+_COMMANDS = {"choose": "binom", "over": "frac"}
+_CHOSEN = re.compile(
+    r"(?<![\w})\]])(?:\{\})?_\{?(\d+)\}?\s*(?:\\mathrm\{C\}|C)_\{?(\d+)\}?|(?<![\w})\]])(?:\{\})?\^\{?(\d+)\}?C_\{?(\d+)\}?"
+)
+_GROUP_OR_NAME = re.compile(rf"{GROUP.pattern}|(?<![\\A-Za-z])(pi|infinity|inf)(?![A-Za-z])")
+_NAMED = {"pi": r"\pi ", "infinity": r"\infty ", "inf": r"\infty "}
+_PERCENT = re.compile(
+    r"\\(?:text|mathrm|mbox)\s*\{\s*(?:\\?%|percent|percentage|pct)\s*\}|(?<!\\)%|"
+    r"(?<=[\d}\s])(?:percent|percentage|pct)(?![A-Za-z])"
+)
+_MODULUS = re.compile(
+    r"\\(?:text|mathrm)\s*\{\s*\(\s*mod\s*(\w+)\s*\)\s*\}|\\pmod\s*\{?\s*(\w+)\s*\}?|"
+    r"\(\s*(?:\\(?:bmod|mod)|\\(?:text|mathrm)\{\s*mod\s*\}|(?<=[\s(])mod)\s*\{?\s*(\w+)\s*\}?\s*\)"
+)
+_MOD = re.compile(r"\\(?:text|mathrm)\s*\{\s*mod\s*(\w*)\s*\}")
+_BARE_MODULUS = re.compile(r"\\b?mod(?![a-zA-Z])\s*\{?\s*(\w+)\s*\}?")
+_REMAINDER = re.compile(r"(-?\d+)(?:\^\{?(\d+)\}?)?\s*\\b?mod(?![a-zA-Z])\s*\{?\s*(\d+)\s*\}?")
+_BASE = re.compile(
+    r"(-?)(?:\\(?:mathrm|text)\s*\{\s*(\w+)\s*\}|\(?(\d[0-9A-Za-z]*|[A-F][0-9A-F]*)\)?)\s*_\s*\{?\s*"
+    r"(?:\\(?:text|mathrm)\s*\{)?\s*(?:base\s*)?\(?([a-z]+|\d+)\)?\s*\}{0,2}",
+    re.IGNORECASE,
+)
+_SET_BUILDER = re.compile(
+    r"(?:\\left)?\\\{\s*([a-zA-Z])(?:\s*\\in\s*(?:\\mathbb\{R\}))?\s*(?:\\mid|\\vert|\||:)\s*(.*?[<>\\].*?)\s*(?:\\right)?\\\}"
+)
 
 _ANNOUNCING = (
     r"\b(?:is|are|was|be|equals?|equal to|get|gives?|have|answer|solution|result|value|total|sum|so|thus|hence|"
@@ -62,87 +114,38 @@ _ANNOUNCING = (
 )
 _LEADING = (
     re.compile(  # \text{The answer is } 5, \text{Answer: } 5, \text{Area} = 5; not a name such as \text{area} - 5
-        rf"{_PLAIN_TEXT}\s*\{{[^{{}}]*(?:(?:{_ANNOUNCING})\s*[:=,]?|[A-Za-z]{{3,}}\s*[:=])\s*\}}(?=.*\S)|"
-        rf"{_PLAIN_TEXT}\s*\{{[A-Za-z ]*[A-Za-z]{{3,}}\s*\}}\s*=(?=.*\S)",
+        rf"{PLAIN_TEXT}\s*\{{[^{{}}]*(?:(?:{_ANNOUNCING})\s*[:=,]?|[A-Za-z]{{3,}}\s*[:=])\s*\}}(?=.*\S)|"
+        rf"{PLAIN_TEXT}\s*\{{[A-Za-z ]*[A-Za-z]{{3,}}\s*\}}\s*=(?=.*\S)",
         re.IGNORECASE | re.DOTALL,
     ),
     re.compile(  # the same without a text group; not a product such as be + 3
         rf"(?=[A-Za-z' ,]*[A-Za-z]{{3}})[A-Za-z' ,]*(?:(?:{_ANNOUNCING})\s*:?|[A-Za-z]{{3,}}\s*:)(?=.*\S)",
         re.IGNORECASE | re.DOTALL,
     ),
-    re.compile(_PLAIN_TEXT + r"\s*\{\s*\(?[A-H]\)?[.:]?\s*\}(?:\s|\\[ ,;:])*(?=[\d\\(-])"),  # the letter of a choice
+    re.compile(PLAIN_TEXT + r"\s*\{\s*\(?[A-H]\)?[.:]?\s*\}(?:\s|\\[ ,;:])*(?=[\d\\(-])"),  # the letter of a choice
     re.compile(r"(?:=|\\(?:approx|simeq)(?![a-zA-Z]))\s*"),
+    re.compile(r"(?:option|choice)\s+(?=\(?[A-H]\)?$)", re.IGNORECASE),
 )
-_NO_WORDS = re.compile(r"\s*(?:[-+]?(?:\\\$)?\s*\.?\d|[A-Z](?:(?:\s|,|and|or)+[A-Z])+\s*$)")  # in a text group
+_NO_WORDS = re.compile(  # in a text group
+    r"\s*(?:[-+]?(?:\\\$)?\s*\.?\d|[A-Z](?:(?:\s|,|and|or)+[A-Z])+\s*$|(?i:option|choice)\s+\(?[A-H]\)?\s*$)"
+)
 _TRAILING = re.compile(r"\s+is (?:the|my|our) (?:final )?(?:answer|result|solution)$", re.IGNORECASE)
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar)\s*\{?(\d+)\}?")
-_MIXED_NUMBER = re.compile(r"([-+]?\d+)\s+(\d+)/(\d+)")
+_GOES_ON = re.compile(r"(\d*)\.(\d*?)(\d+?)\3{2,}(?:\\[lc]?dots(?![a-zA-Z])|\.\.\.)")
+_DOTS = re.compile(r"(?<=\d)\.\.\.$")
+_MIXED_NUMBER = re.compile(r"([-+]?\d+)\s+(\d+)/(\d+)\s*(\\%)?")
+_FACTOR = re.compile(r"(?<![\w.}/^])(\d+)/(\d+)\s*(?=[a-zA-Z(])")
+_EXPONENTIAL = re.compile(r"([-+]?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 _LEADING_SIGN = re.compile(r"(?:negative|minus)\s+(?=[\d.\\])", re.IGNORECASE)
 
 _THIN_SPACE = re.compile(r"(?<=\d),\\!\s*(?=\d{3})|(?<=\d)\\[,!:;](?=\d)|(?<=\d)\{,\}(?=\d)")
-_THREES = re.compile(r"(?:[a-zA-Z]\s*=\s*)?[-+]?(?:\\\$\s*)?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?")
+_SPACE = re.compile(r"(?<!\\)\\[,;:! ]")
+_THREES = re.compile(r"(?:[a-zA-Z]\s*=\s*)?[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?(?:\\%)?")
 _CONNECTIVE = re.compile(r"\s*,?\s+(?:and|or)\s+")
-_NUMBER = r"[-+]?(?:\\\$)?\s*[\d.,]*\d(?:/\d+)?"
-_WORDS_AFTER_NUMBER = re.compile(rf"({_NUMBER})\s+((?:[A-Za-z]{{3,}}[\s.]*)+)")
-_FUNCTIONS = re.compile(r"\b(?:percent(?:age)?|pct|mod|a?sin|a?cos|a?tan|cot|sec|csc|log|exp|sqrt|max|inf)\b", re.I)
-_SCALES = {
-    "dozen": "12",
-    "hundred": "10^{2}",
-    "thousand": "10^{3}",
-    "million": "10^{6}",
-    "billion": "10^{9}",
-    "trillion": "10^{12}",
-}
-_SCALED = re.compile(rf"({_NUMBER})\s*({'|'.join(_SCALES)})s?(?:\s+[A-Za-z\s]+)?", re.IGNORECASE)
-_CHANGING = re.compile(
-    r"\b(?:not|no|never|cannot|neither|nor|wrong|false|incorrect|than|at least|at most|up to|almost|nearly|between|"
-    r"(?:or|and) (?:more|less|fewer|greater|higher|lower|above|below|over|under)|below zero|minus|negative|plus|"
-    r"point (?:oh|zero|one|two|three|four|five|six|seven|eight|nine)|twice|thrice|double|half|halves|thirds?|"
-    r"fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|millionths?|squared|cubed|"
-    r"factorial|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|sixty|seventy|"
-    r"eighty|ninety|quarters?|quadrillion|lakh|crore|bn|pi|root|over|out of|times|divided|choose|remainder|mod|base|"
-    r"dot|so)\b|n't\b|(?<=\d)\s*(?:k|M)\b",
-    re.IGNORECASE,
-)
-
-_UNITS = {
-    "millimeter": "mm",
-    "centimeter": "cm",
-    "meter": "m",
-    "kilometer": "km",
-    "inch": "inche",
-    "foot": "ft feet",
-    "yard": "yd",
-    "mile": "mi",
-    "second": "s sec",
-    "minute": "min",
-    "hour": "h hr",
-    "day": "",
-    "week": "",
-    "month": "",
-    "year": "yr",
-    "milligram": "mg",
-    "gram": "g",
-    "kilogram": "kg",
-    "ounce": "oz",
-    "pound": "lb",
-    "milliliter": "ml",
-    "liter": "l",
-    "cent": "",
-    "dollar": "",
-    "degree": "",
-    "radian": "rad",
-}
-_UNIT_NAMES = {name: unit for unit, names in _UNITS.items() for name in (unit, *names.split())}
-_UNIT = re.compile(
-    r"(?:[-+\d.,/{}()\s^]|\\(?:[dt]?frac|sqrt|pi|cdot|times|[$,;! ])(?![a-zA-Z]))+"
-    r"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?([A-Za-z]+)\.?\s*(?:\^\{?\d\}?|/.*|per\b.*)?"
-)
-_QUANTITY = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*([A-Za-z]{2,})\.?(?![A-Za-z])")
-_CLOCK = re.compile(r"(\d{1,2}):(\d\d)\s*(?:([ap])\.?\s*m\.?)?", re.IGNORECASE)
-_OPENING, _CLOSING = ("(", "[", "{", r"\{"), (")", "]", "}", r"\}")
+_SCALED = re.compile(rf"([-+]?\s*[\d.,]*\d(?:/\d+)?)\s*({SCALE.pattern})(?:\s+[A-Za-z\s]+)?", re.IGNORECASE)
 
 
+@lru_cache(maxsize=4096)
 def read(text: str) -> str:
     r"""Bring an answer into the form that is compared.
 
@@ -154,14 +157,9 @@ def read(text: str) -> str:
         >>> read(r"3 \text{ or } 5")
         '3, 5'
     """
-    text = _ROOT.sub(r"\\sqrt{\1}", text.translate(_CHARACTERS))
-    text = _DRESSING.sub("", _CONCLUSION.split(_DELIMITERS.sub("", text).replace("~", " "))[-1])
-    text = _SYNONYM.sub(lambda match: _SYNONYMS[match[0]], text)
-    text = _BARE_ARGUMENTS.sub(_with_braces, _ROW_SPACE.sub(r"\\\\", _UPRIGHT.sub(r"\1", text)))
-    text = re.sub(_PLAIN_TEXT + r"\s*\{\s*(and|or)\s*\}", r" \1 ", text)
-    text = _trim(text)
-    if braced := re.fullmatch(r"\{([^{}]*)\}", text):
-        text = _trim(braced[1])
+    text = without_currency(undressed(text))
+    if number := number_word(text):
+        return number
     whole = GROUP.fullmatch(text)
     if whole and _NO_WORDS.match(whole[1]):
         text = _trim(whole[1])
@@ -171,75 +169,74 @@ def read(text: str) -> str:
     text = _REVERSED.sub(r"\2 = \1", text)
     if sign := _LEADING_SIGN.match(plain(text)):
         text = "-" + plain(text)[sign.end() :]
-    text = _both_signs(_THIN_SPACE.sub("", text))
-    text = _REPEATING.sub(_as_fraction, text)
+    text = _both_signs(re.sub(r"\s+", " ", _SPACE.sub(" ", text)))
+    text = _REPEATING.sub(_as_fraction, _GOES_ON.sub(_as_fraction, _DOTS.sub(r"\\ldots", text)))
     if changing_words(text):
         return text
     if mixed := _MIXED_NUMBER.fullmatch(text):
-        return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}"
-    text = _CONNECTIVE.sub(", ", _TRAILING.sub("", text))
+        return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}{mixed[4] or ''}"
+    if remainder := _REMAINDER.fullmatch(text):
+        return str(pow(int(remainder[1]), int(remainder[2] or 1), int(remainder[3]))) if int(remainder[3]) else text
+    text = union(text) or _CONNECTIVE.sub(", ", re.sub(PLAIN_TEXT + r"\s*\{\s*(and|or)\s*\}", r" \1 ", text))
+    text = _EXPONENTIAL.sub(_as_power, text, count=1) if _EXPONENTIAL.fullmatch(text) else text
     if scaled := _SCALED.fullmatch(plain(text)):
-        text = rf"{re.sub('[ ,]', '', scaled[1])} \cdot {_SCALES[scaled[2].lower()]}"
-    elif number := _WORDS_AFTER_NUMBER.fullmatch(plain(text)):
-        text = plain(text) if _FUNCTIONS.search(number[2]) else number[1]
+        return rf"{re.sub('[ ,]', '', scaled[1])} \cdot {scale(scaled[2])}"
+    text = _FACTOR.sub(r"\\frac{\1}{\2}", _without_units(_TRAILING.sub("", text)))
     return re.sub("[ ,]", "", text) if _THREES.fullmatch(text) else text
 
 
-def plain(text: str) -> str:
-    """The text with its text groups opened."""
-    return GROUP.sub(r" \1", text).strip()
+@lru_cache(maxsize=4096)
+def undressed(text: str) -> str:
+    """An answer without delimiters, dressing and other ways to write the same, its words and units as they were."""
+    text = re.sub(r"[\s~]+", " ", text.translate(_CHARACTERS))
+    text = _ROOT.sub(r"\\sqrt{\1}", text)
+    text = _DRESSING.sub("", _opened(_CONCLUSION.split(_DELIMITERS.sub("", text))[-1]))
+    text = _SYNONYM.sub(lambda match: _SYNONYMS[match[0]], text).replace("{:}", ":")
+    text = _BARE_ARGUMENTS.sub(_with_braces, _ROW_SPACE.sub(r"\\\\", _UPRIGHT.sub(r"\1", text)))
+    text = _OVER.sub(lambda match: rf"\{_COMMANDS[match[2]]}{{{match[1].strip()}}}{{{match[3].strip()}}}", text)
+    text = _CHOSEN.sub(lambda match: r"\binom{{{}}}{{{}}}".format(*filter(None, match.groups())), text)
+    text = _PERCENT.sub(r"\\%", _GROUP_OR_NAME.sub(_as_command, text))
+    text = _MODULUS.sub(lambda match: rf"\pmod{{{match[1] or match[2] or match[3]}}}", text)
+    text = _MOD.sub(r"\\bmod \1", text)
+    if r"\equiv" in text:
+        text = _BARE_MODULUS.sub(r"\\pmod{\1}", text)
+    text = _EMPTY.sub("", _trim(_THIN_SPACE.sub("", text)))
+    if builder := _SET_BUILDER.fullmatch(text):
+        text = builder[2]
+    if base := _BASE.fullmatch(text):
+        text = f"{base[1]}{base[2] or base[3]}_{{{small_number(base[4]) or base[4]}}}"
+    braced = re.fullmatch(r"\{([^{}]*)\}", text)
+    return _trim(braced[1]) if braced else text
 
 
-def changing_words(text: str) -> frozenset[str]:
-    """The words in an answer that make another value of a number, such as `not`, `at least` and `tenths`."""
-    return frozenset(" ".join(match[0].lower().split()) for match in _CHANGING.finditer(plain(text)))
+def _opened(text: str) -> str:
+    """The rows of an environment around the whole answer as a list, or as one row where they go on; tables stay."""
+    found = _ENVIRONMENT.fullmatch(text.strip())
+    if found is None:
+        return text
+    rows = [row.strip().rstrip(",.") for row in re.split(r"\\\\(?:\[[^\]]*\])?", found[2]) if row.strip()]
+    if found[1] in ("array", "cases") and any("&" in row for row in rows):
+        return text
+    rows = [row.replace("&", "") for row in rows]
+    return "".join(row if place == 0 or _CONTINUES.match(row) else f", {row}" for place, row in enumerate(rows))
 
 
-def unit(text: str) -> str | None:
-    """The unit of a number as it stands in an answer; `None` if there is none, or none of those told apart."""
-    text = re.sub(r"\^\{?\\circ\}?", " degree", plain(_DELIMITERS.sub("", text)).replace("~", " "))
-    if re.match(r"[-+]?\\\$", text):
-        return "dollar"
-    match = _UNIT.fullmatch(text)
-    return _unit_name(match[1]) if match else None
+def _without_units(text: str) -> str:
+    """Each number of a list, an equation or a sum without what it counts."""
+    for separator in ",=+":
+        if len(parts := items(text, separator)) > 1:
+            return separator.join(map(_without_units, parts))
+    return split(text)[0]
 
 
-def quantities(text: str) -> tuple[tuple[str, str], ...]:
-    """The numbers and units of an answer in several units, such as 5 hours 30 minutes; empty for any other."""
-    text = re.sub(r",|\band\b", " ", plain(_DELIMITERS.sub("", text)))
-    found = [(number, _unit_name(name) or name.lower()) for number, name in _QUANTITY.findall(text)]
-    return tuple(found) if len(found) > 1 and not _QUANTITY.sub("", text).strip() else ()
+def _as_command(match: re.Match) -> str:
+    if match[2]:
+        return _NAMED[match[2]]
+    return _NAMED.get(match[1].strip(), match[0])
 
 
-def clock(text: str) -> tuple[int, int, str] | None:
-    """A time of day as hours, minutes and `a`, `p` or nothing."""
-    match = _CLOCK.fullmatch(plain(text))
-    return (int(match[1]), int(match[2]), (match[3] or "").lower()) if match else None
-
-
-def tokens(text: str) -> list[tuple[str, int]]:
-    r"""Characters and commands, each with the number of brackets open after it; `\{` and `{` are two brackets."""
-    depth, found = 0, []
-    for token in re.findall(r"\\[{}]|\\[a-zA-Z]+|.", text, re.DOTALL):
-        depth += (token in _OPENING) - (token in _CLOSING)
-        found.append((token, depth))
-    return found
-
-
-def items(text: str) -> list[str]:
-    """The text cut at the commas outside all brackets."""
-    parts = [""]
-    for token, depth in tokens(text):
-        if token == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += token
-    return parts
-
-
-def _unit_name(name: str) -> str | None:
-    name = name.lower().replace("metre", "meter").replace("litre", "liter")
-    return _UNIT_NAMES.get(name) or (_UNIT_NAMES.get(name.removesuffix("s")) if len(name) > 2 else None)
+def _as_power(match: re.Match) -> str:
+    return rf"{match[1]} \cdot 10^{{{match[2]}}}"
 
 
 def _both_signs(text: str) -> str:

@@ -7,13 +7,14 @@ Owns: the schema below and the split of a test into what a sandbox gets (`Stimul
 |---|---|---|
 | `stdin` | `stdin` | `stdout` |
 | `call` | `args` (literal of a list) or `kwargs` (of a dict) | `expected` (literal), `atol` |
-| `assert` | `code`; it runs in a process of its own, apart from the program | |
+| `assert` | `code`, which has to compile; it runs in a process of its own, apart from the program | |
 
 `None` for a key means that the test does not have it: a `datasets.Dataset` gives every test the keys of all.
 """
 
 import ast
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -95,7 +96,9 @@ def _read_one(where: str, test: object) -> TestCase:
             limit = _OUTPUT_BYTES + 8 * len(expected)
             return TestCase(Stimulus(kind, _text(where, "stdin", test), output_bytes=limit), group, expected)
         case TestKind.ASSERT:
-            return TestCase(Stimulus(kind, _text(where, "code", test)), group)
+            code = _text(where, "code", test)
+            check_code(where, "code", code)
+            return TestCase(Stimulus(kind, code), group)
         case TestKind.CALL:
             by_keyword = test.get("kwargs") is not None
             given = _text(where, "kwargs" if by_keyword else "args", test)
@@ -116,6 +119,20 @@ def check_rule(rule: str | None) -> str:
     if rule not in RULES:
         raise DataError(_WHERE, "compare", rule, " | ".join(sorted(RULES)), "name the rule the tests were made for")
     return rule
+
+
+def check_code(where: str, field: str, code: str) -> None:
+    """Check that test code compiles; with code that does not, no program would pass.
+
+    Raises:
+        DataError: It does not.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # such as for an assertion that is always true
+            ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        fix = "correct it, or drop the row"
+        raise DataError(where, field, code, f"Python code that compiles ({error})", fix) from error
 
 
 def _text(where: str, key: str, test: Mapping[str, object]) -> str:

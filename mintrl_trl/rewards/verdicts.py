@@ -30,10 +30,11 @@ class Why(StrEnum):
     UNFINISHED_THINKING = "unfinished_thinking"
     SANDBOX_FAILED = "sandbox_failed"
     BATCH_LIMIT = "batch_limit"
+    EMPTY_TESTS = "empty_tests"
     NOT_RUN = "not_run"  # of a test only: an earlier one had decided
 
 
-NO_REWARD = (Why.SANDBOX_FAILED, Why.BATCH_LIMIT)
+NO_REWARD = (Why.SANDBOX_FAILED, Why.BATCH_LIMIT, Why.EMPTY_TESTS)
 
 
 @dataclass(frozen=True)

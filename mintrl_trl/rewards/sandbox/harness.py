@@ -6,6 +6,11 @@ after the call it belongs to; a call without a line has failed.
 
 Descriptor 3 holds the job. `run_script` works on 0, 1 and 2 as any program does. `answer_calls` writes to 4, one line
 per call: `{"value": ...}` in the form of `plain.py`, or `{"error": type, "message": text}`.
+
+Functions and classes that are called or tested find the names of `_USUAL_NAMES` without importing them, where the
+program does not bind them itself: solutions are written on pages that do so, and the graders of DeepCoder and
+LiveCodeBench put such imports first. They are no names of the program's own: who asks it for `gcd` has to be given its
+`gcd`. Whole programs get nothing but Python's own.
 """
 
 import ast
@@ -24,8 +29,7 @@ FILE_NAME = "solution.py"
 MODULE_NAME = "solution"  # not "__main__": what a program does when it is started itself is no part of its functions
 _MESSAGE_CHARS = 300
 
-# What solutions in the form of a class take for granted. builtins come last: `from math import *` hides `pow`.
-_PREAMBLE = """
+_USUAL_NAMES = """
 import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys
 from bisect import *
 from collections import *
@@ -42,11 +46,11 @@ from re import *
 from statistics import *
 from string import *
 from typing import *
-from builtins import *
 """
 _CLASS_RECURSION_LIMIT = 50_000
-_preamble: dict[str, object] = {}
-exec(_PREAMBLE, _preamble)  # before the fork, so that no program has to wait for these imports
+_usual = ModuleType("builtins")
+exec(_USUAL_NAMES, _usual.__dict__)  # before the fork, so that no program has to wait for these imports
+_usual.__dict__.update(builtins.__dict__)  # last: `from math import *` hides `pow`
 
 
 class NoEntryPoint(Exception):  # noqa: N818 - its name is what the trainer gets to see
@@ -99,14 +103,14 @@ def line_sender(descriptor: int) -> Callable[[Mapping[str, object]], None]:
 
 
 def load(job: Mapping[str, object]) -> ModuleType:
-    """Execute the job's program as a module.
+    """Execute the job's program as a module, with the usual names within its reach.
 
     Raises:
         BaseException: Whatever the program raises.
     """
     module = _new_module(MODULE_NAME)
+    module.__dict__["__builtins__"] = _usual
     if "." in (job["entry_point"] or ""):
-        module.__dict__.update({name: value for name, value in _preamble.items() if not name.startswith("__")})
         sys.setrecursionlimit(_CLASS_RECURSION_LIMIT)
     exec(compile(job["program"], FILE_NAME, "exec", dont_inherit=True), module.__dict__)
     return module

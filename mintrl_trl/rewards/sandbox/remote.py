@@ -81,7 +81,7 @@ def run_tests() -> None:
     job = read_job()
     send = line_sender(RESULTS)
     program = _Program()
-    namespace: dict[str, object] = {"__name__": "tests", "__builtins__": builtins}
+    namespace: dict[str, object] = {"__name__": "__main__", "__builtins__": builtins}
     try:
         for name in _names(job):
             if name == job["entry_point"] or not hasattr(builtins, name):
