@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from accelerate.utils import broadcast_object_list
 from peft import PeftModel
 
+from . import trl_seams
 from .errors import ConfigError
 from .generation.vllm import VLLMGenerator
 from .generation.weight_sync import CheckpointSync, LoRASync, WeightSync
@@ -103,7 +104,7 @@ class ServedPolicy:
     def _saver(self) -> Callable[[Path], None]:
         """Gather the weights, on every process, and say how to write them on one."""
         model = self._model()
-        state_dict = self.trainer.accelerator.get_state_dict(self.trainer.model_wrapped)
+        state_dict = trl_seams.whole_weights(self.trainer)
         if isinstance(model, PeftModel):
             return lambda path: model.save_pretrained(str(path), state_dict=state_dict, save_embedding_layers=False)
         return lambda path: model.save_pretrained(str(path), state_dict=state_dict)

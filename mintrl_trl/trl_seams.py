@@ -175,12 +175,22 @@ def forget_generated_batch(trainer: GRPOTrainer) -> None:
     trainer._metrics["train"].clear()
 
 
+def whole_weights(trainer: GRPOTrainer) -> dict[str, Tensor]:
+    """The model's weights by name, gathered from all processes; under FSDP the first one alone has them.
+
+    Called on every process. Of tied weights there is one: gathered, they are copies that no one would know for tied.
+    """
+    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    tied = getattr(trainer.accelerator.unwrap_model(trainer.model), "all_tied_weights_keys", {})
+    return {name: weight for name, weight in weights.items() if name not in tied}
+
+
 def save_gathered(trainer: GRPOTrainer, folder: str) -> None:
     """Save what FSDP keeps in shards as one model; upstream writes nothing then. Called on every process."""
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     if plugin is None or "SHARDED_STATE_DICT" not in str(plugin.state_dict_type):
         return
-    state_dict = trainer.accelerator.get_state_dict(trainer.model)
+    state_dict = whole_weights(trainer)
     if trainer.args.should_save:
         trainer._save(folder, state_dict=state_dict)
 

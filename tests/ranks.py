@@ -79,8 +79,11 @@ def trained(folder: Path, **settings) -> dict:
 
 
 def groups(folder: Path, server: str, kind: str) -> dict:
-    """Both phases, two micro-batches per update, a group on both processes, clipped gradients, a fresh optimizer."""
-    longer = {"max_steps": 4, "intervention_updates": 2}
+    """Both phases, two micro-batches per update, a group on both processes, clipped gradients, a fresh optimizer.
+
+    Two processes try an update at full length first, which changes nothing.
+    """
+    longer = {"max_steps": 4, "intervention_updates": 2, "dry_run_worst_case": kind != "one"}
     return trained(folder, **GROUPS | longer, reset_optimizer_at_switch=True, max_grad_norm=0.01)
 
 
@@ -164,6 +167,18 @@ def served_adapter(folder: Path, server: str, kind: str) -> dict:
         vllm_server_base_url=server,
         trainer_kwargs={"peft_config": LoraConfig(r=2, target_modules=["q_proj", "v_proj"])},
     )
+
+
+def resumed(folder: Path, server: str, kind: str) -> dict:
+    """Four updates with a checkpoint after each two, and the latter two again, from the first checkpoint."""
+    settings = GROUPS | {"max_steps": 4, "intervention_updates": 3, "save_strategy": "steps", "save_steps": 2}
+    whole = make_trainer(folder, trainer_class=Keeper, **settings)
+    whole.train()
+    whole.close()
+    again = make_trainer(folder, trainer_class=Keeper, **settings)
+    again.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    again.close()
+    return {"whole": seen(whole), "again": seen(again)}
 
 
 class FaultyJudge(RejectLastStep):
@@ -255,6 +270,7 @@ SCENARIOS = {
     "faults": faults,  # what comes next would notice a process that is a step behind
     "one_sided": one_sided,
     "local": local,
+    "resumed": resumed,
     "served": served,
     "served_adapter": served_adapter,
 }

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from mintrl_trl.export import export_checkpoint
 
 from . import ranks
 from .fake_vllm import FakeVLLM, events
@@ -103,7 +106,7 @@ EVERY = [
     pytest.param(kind, name, id=f"{kind}-{name}")
     for kind, names in ranks.KINDS.items()
     for name in names
-    if name != "faults"
+    if name not in ("faults", "resumed")
 ]
 
 
@@ -156,24 +159,54 @@ def test_a_process_may_have_no_intervened_row(runs, kind):
 
 
 @pytest.mark.parametrize("kind", ranks.KINDS)
-def test_the_model_is_saved_whole(runs, kind):
-    weights = runs.of_two(kind, "groups")[0]["weights"]
-    saved = load_file(runs.folder / f"{kind}-groups" / "model.safetensors")
-    assert_same_weights(saved, {name: weights[name] for name in saved})
-    assert set(weights) - set(saved) <= {"lm_head.weight"}  # tied
+def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened(runs, kind):
+    """Here between two epochs, in phase 1, with the optimizer's state of both processes."""
+    for part in runs.of_two(kind, "resumed"):
+        whole, again = part["whole"], part["again"]
+        assert again["rollouts"] == {key: value for key, value in whole["rollouts"].items() if key[1] >= 2}
+        assert [line["loss"] for line in again["log"]] == [line["loss"] for line in whole["log"]]
+        assert_same_weights(whole["weights"], again["weights"])
 
 
 @pytest.mark.parametrize("kind", ranks.KINDS)
-def test_one_process_carries_the_weights_to_the_server(runs, kind):
-    for scenario, route, field_name in (
-        ("served", "/collective_rpc", lambda body: body["kwargs"]["weights_path"]),
-        ("served_adapter", "/v1/load_lora_adapter", lambda body: body["lora_path"]),
-    ):
-        assert all(part["generator"] == "VLLMGenerator" for part in runs.of_two(kind, scenario))
-        run = runs.folder / f"{kind}-{scenario}"
-        folders = [Path(field_name(body)) for body in runs.server.bodies(route)]
-        synced = [folder for folder in folders if run in folder.parents]
-        assert [folder.name.rpartition("-v-")[2] for folder in synced] == ["update-0", "update-1"]
+def test_a_checkpoint_of_two_processes_becomes_a_plain_model(runs, kind, tmp_path):
+    weights = runs.of_two(kind, "resumed")[0]["again"]["weights"]
+    last = runs.folder / f"{kind}-resumed" / "checkpoint-4"
+    assert (last / "pytorch_model_fsdp_0").is_dir() == (kind == "fsdp2")
+    out = export_checkpoint(last, tmp_path / "model", dtype="float32")
+    model = AutoModelForCausalLM.from_pretrained(out, dtype="float32")
+    assert_same_weights(model.state_dict(), weights)
+
+
+@pytest.mark.parametrize("kind", ranks.KINDS)
+def test_the_model_is_saved_whole(runs, kind):
+    weights = runs.of_two(kind, "groups")[0]["weights"]
+    saved = load_file(runs.folder / f"{kind}-groups" / "model.safetensors")
+    assert_same_weights(saved, {name: weight for name, weight in weights.items() if name != "lm_head.weight"})  # tied
+
+
+@pytest.mark.parametrize("kind", ranks.KINDS)
+@pytest.mark.parametrize(
+    ("scenario", "route", "path", "file"),
+    [
+        ("served", "/collective_rpc", lambda body: body["kwargs"]["weights_path"], "model.safetensors"),
+        ("served_adapter", "/v1/load_lora_adapter", lambda body: body["lora_path"], "adapter_model.safetensors"),
+    ],
+    ids=["full weights", "adapter"],
+)
+def test_one_process_carries_the_weights_to_the_server(runs, kind, scenario, route, path, file):
+    """They are whole: as many, and the same, as one process alone sends."""
+    assert all(part["generator"] == "VLLMGenerator" for part in runs.of_two(kind, scenario))
+    runs.of_one(scenario)
+    folders = [Path(path(body)) for body in runs.server.bodies(route)]
+    synced = {
+        who: [folder for folder in folders if runs.folder / f"{who}-{scenario}" in folder.parents]
+        for who in (kind, "one")
+    }
+    for who in synced:
+        assert [folder.name.rpartition("-v-")[2] for folder in synced[who]] == ["update-0", "update-1"]
+    for ours, theirs in zip(synced[kind], synced["one"], strict=True):
+        assert_same_weights(load_file(theirs / file), load_file(ours / file), **SAME)
 
 
 ERRORS = {
