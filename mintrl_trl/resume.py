@@ -105,7 +105,10 @@ def begin_run(trainer: "MInTRLTrainer", resume: str | bool | None) -> str | None
 
 def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | None, list[list[str | None]]]:
     args, folder = trainer.args, trainer.run_folder
-    checkpoint = check_output_folder(args, resume)
+    if folder.begun_by_evaluation:  # of this very trainer, before it trained
+        checkpoint = find_checkpoint(resume if resume is not None else args.resume_from_checkpoint, args.output_dir)
+    else:
+        checkpoint = check_output_folder(args, resume)
     if trainer.run_description is None:
         trainer.run_description = describe_run(trainer)
     windows = [] if checkpoint is None else _compare(checkpoint, trainer)
@@ -115,8 +118,9 @@ def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | N
         later = [other.path for other in list_checkpoints(args.output_dir) if _is_stale(other, checkpoint)]
         if (abandoned := folder.rewind(checkpoint.update, later)) is not None:
             logger.warning("What came after update %d is in %s now.", checkpoint.update, abandoned)
-    elif (older := folder.set_aside_older_run()) is not None:
+    elif not folder.begun_by_evaluation and (older := folder.set_aside_older_run()) is not None:
         logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
+    folder.trained_here, folder.begun_by_evaluation = True, False
     return (None if checkpoint is None else str(checkpoint.path)), windows
 
 

@@ -326,3 +326,18 @@ def test_random_numbers_of_the_run_do_not_depend_on_a_resume(tmp_path):
     trainer = make_trainer(tmp_path, **SAVING)
     trainer.train(resume_from_checkpoint=True)
     assert math.isfinite(trainer.state.log_history[-2]["loss"])
+
+
+def test_an_evaluation_before_training_belongs_to_the_run(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1, intervention_updates=1)
+    trainer.evaluate(make_rows())
+    trainer.train()
+    assert [line["update"] for line in history(tmp_path)["metrics.jsonl"]] == [0, 1, 1]
+    with pytest.raises(ConfigError, match="set_aside_older_run"):
+        trainer.train()
+    trainer.close()
+    another = make_trainer(tmp_path, max_steps=1, intervention_updates=1)
+    another.evaluate(make_rows())
+    with pytest.raises(ConfigError, match="set_aside_older_run"):
+        another.train()
+    another.close()

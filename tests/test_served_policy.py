@@ -154,7 +154,7 @@ def test_a_refused_sync_stops_the_run_with_the_words_of_the_server(server, train
 
 
 def test_training_again_starts_by_bringing_the_weights_it_starts_from(server, train):
-    trainer = train(max_steps=1, intervention_updates=1, peft_config=LoraConfig(r=2))
+    trainer = train(max_steps=1, intervention_updates=1, peft_config=LoraConfig(r=2), set_aside_older_run=True)
     trainer.train()
     between = weights(trainer)
     trainer.train()

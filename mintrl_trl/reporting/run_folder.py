@@ -57,6 +57,8 @@ class RunFolder:
 
     def __init__(self, path: str | Path, recipe: Mapping[str, Any] | None = None):
         self.path, self.recipe = Path(path), recipe
+        self.trained_here = False  # whether training has begun; set from outside
+        self.begun_by_evaluation = False  # whether what is here was written by this object, before any training
         self._lock = threading.Lock()
 
     def write_config(self, config: Mapping[str, Any] | Any) -> Path:
@@ -150,6 +152,8 @@ class RunFolder:
             update (`int`): Optimizer steps taken.
             values (`Mapping[str, Any]`): Numbers; NaN and infinities become null, meaning unknown.
         """
+        if not self.trained_here and not self.holds_data:
+            self.begun_by_evaluation = True
         self._append("metrics.jsonl", [{"update": update} | jsonable(values)])
 
     def append_rollouts(self, records: Iterable[RolloutRecord]) -> None:
