@@ -228,8 +228,8 @@ def what_to_change(knobs: Knobs, use: MemoryUse | None) -> list[str]:
         estimate stands beside them where there is a measurement.
     """
     share = None  # of the activations that there is room for
-    if use is not None and use.passes:
-        share = max(use.limit - use.held, 0) / use.passes
+    if use is not None:
+        share = max(use.limit - use.held, 0) / max(use.passes, 1)
     smaller = [rows for rows in range(knobs.rows - 1, 0, -1) if knobs.rows_per_update % rows == 0]
     changes = []
     if smaller:

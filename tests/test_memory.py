@@ -52,6 +52,20 @@ def test_the_peak_of_this_process_follows_what_it_allocates():
     assert memory.room() > held
 
 
+@pytest.mark.gpu
+def test_the_peak_of_a_device_follows_what_it_allocates():
+    memory = memory_of(torch.device("cuda", torch.cuda.current_device()))
+    memory.reset()
+    before = memory.held()
+    block = torch.ones(2**24, device="cuda")  # 64 MiB
+    held = memory.held()
+    del block
+    assert held - before == 2**26
+    assert memory.peak() == held
+    assert memory.reserved() >= held
+    assert memory.room() > held
+
+
 def test_a_tensor_that_is_there_twice_counts_once():
     weight = torch.zeros(10, 10)
     assert tensor_bytes([weight, weight, torch.zeros(3, dtype=torch.float64)]) == 400 + 24
