@@ -147,7 +147,7 @@ class LeanUpdates:
         else:
             output = counted(model, input_ids, attention_mask, *args, **options)
         if in_update:
-            self.entropies = output[1]
+            self.entropies = None if output[1] is None else output[1].detach()  # the graph would stay, too
         return output
 
     def row_keys(self, rows: int) -> dict[str, Tensor]:

@@ -215,6 +215,14 @@ def recording(seen):
     return Recording
 
 
+@pytest.mark.parametrize("phase_1", [1, 0], ids=["phase 1", "phase 2"])
+def test_what_is_kept_of_a_forward_keeps_no_graph_alive(tmp_path, phase_1):
+    """Else the activations of one micro-batch would stay through the forward of the next."""
+    trainer = make_trainer(tmp_path, max_steps=1, intervention_updates=phase_1)
+    trainer.train()
+    assert not trainer.lean.entropies.requires_grad
+
+
 def test_long_rows_come_first_and_share_a_micro_batch(tmp_path):
     seen = []
     train(tmp_path, lean=True, max_steps=1, per_device_train_batch_size=2, trainer_class=recording(seen),
