@@ -104,7 +104,8 @@ class ServedPolicy:
     def _saver(self) -> Callable[[Path], None]:
         """Gather the weights, on every process, and say how to write them on one."""
         model = self._model()
-        state_dict = trl_seams.whole_weights(self.trainer)
-        if isinstance(model, PeftModel):
+        is_adapter = isinstance(model, PeftModel)
+        state_dict = trl_seams.whole_weights(self.trainer, trained_only=is_adapter)
+        if is_adapter:
             return lambda path: model.save_pretrained(str(path), state_dict=state_dict, save_embedding_layers=False)
         return lambda path: model.save_pretrained(str(path), state_dict=state_dict)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from trl import GRPOTrainer
 from trl.trainer.utils import get_peak_flops
 
@@ -175,13 +176,22 @@ def forget_generated_batch(trainer: GRPOTrainer) -> None:
     trainer._metrics["train"].clear()
 
 
-def whole_weights(trainer: GRPOTrainer) -> dict[str, Tensor]:
+def whole_weights(trainer: GRPOTrainer, *, trained_only: bool = False) -> dict[str, Tensor]:
     """The model's weights by name, gathered from all processes; under FSDP the first one alone has them.
 
     Called on every process. Of tied weights there is one: gathered, they are copies that no one would know for tied.
+
+    Args:
+        trainer (`GRPOTrainer`): Whose model.
+        trained_only (`bool`, *optional*, defaults to `False`): Whether frozen weights may be left out, so that FSDP2
+            gathers an adapter and not its base model.
     """
-    weights = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    tied = getattr(trainer.accelerator.unwrap_model(trainer.model), "all_tied_weights_keys", {})
+    accelerator, model = trainer.accelerator, trainer.model_wrapped
+    if trained_only and accelerator.is_fsdp2:
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+        return get_model_state_dict(model, options=options)
+    weights = accelerator.get_state_dict(model)
+    tied = getattr(accelerator.unwrap_model(trainer.model), "all_tied_weights_keys", {})
     return {name: weight for name, weight in weights.items() if name not in tied}
 
 

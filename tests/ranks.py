@@ -133,6 +133,11 @@ def exact(folder: Path, server: str, kind: str) -> dict:
         )
 
 
+def mixed_precision(folder: Path, server: str, kind: str) -> dict:
+    """Passes in bfloat16, as the launch files ask for, over weights in float32."""
+    return trained(folder, **GROUPS, model=str(folder.parent / "untied"), bf16=True, gradient_checkpointing=True)
+
+
 def one_sided(folder: Path, server: str, kind: str) -> dict:
     """One prompt x (2 + 2): the first of two processes has the controls and never asks the judge."""
     size = {"prompts_per_update": 1, "per_device_train_batch_size": 4 if kind == "one" else 2}
@@ -252,7 +257,8 @@ FAULTS = {
 def faults(folder: Path, server: str, kind: str) -> dict:
     """One process fails, in one way after the other; gives what each raised."""
     raised = {}
-    for name, settings in FAULTS.items():
+    for name in FAULTS if kind == "ddp" else ("judge", "reward", "loss"):
+        settings = FAULTS[name]
         trainer = make_trainer(folder / name, **{"trainer_class": Keeper} | GROUPS | settings)
         try:
             trainer.train()
@@ -266,6 +272,7 @@ SCENARIOS = {
     "groups": groups,
     "reference_model": reference_model,
     "several_updates": several_updates,
+    "mixed_precision": mixed_precision,
     "exact": exact,
     "faults": faults,  # what comes next would notice a process that is a step behind
     "one_sided": one_sided,
