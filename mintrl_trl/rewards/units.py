@@ -171,7 +171,8 @@ def quantities(text: str) -> tuple[tuple[str, str], ...]:
     """The numbers and units of an answer in several units, such as 5 hours 30 minutes; empty for any other."""
     text = re.sub(r",|\band\b", " ", plain(text))
     found = [(number, _name(name)) for number, name in _QUANTITY.findall(text)]
-    return tuple(found) if len(found) > 1 and not _QUANTITY.sub("", text).strip() else ()
+    several = len({name for _, name in found}) > 1  # otherwise it is a list
+    return tuple(found) if several and not _QUANTITY.sub("", text).strip() else ()
 
 
 def clock(text: str) -> tuple[int, int, str] | None:
@@ -188,10 +189,10 @@ def _one_line(tail: str) -> str:
 
 def _names_what_is_counted(tail: str) -> bool:
     """Whether all that stands after a number is understood as words and units that leave its value as it is."""
-    words = GROUP.sub(r" \1", _one_line(tail))
+    words = GROUP.sub(r"\1", _one_line(tail))
     if not _TAIL.fullmatch(words) or changing_words(words) or names_function(words) or scale(words):
         return False
-    return re.search(r"[A-Za-z]{2}|\b[mshgl]\b", words) is not None  # another letter may be a variable
+    return re.search(r"[A-Za-z]{2}|\b[mshgl]\b|\s[ACFHJLNTVW]\b", words) is not None  # others may be variables
 
 
 def _unit(tail: str) -> Unit | None:

@@ -32,7 +32,7 @@ _NUMBERS = {word: number for number, word in enumerate(_BELOW_TWENTY)} | {
 }
 _NUMBER = re.compile(rf"(minus |negative )?(?:({'|'.join(_TENS)})[- ])?({'|'.join(_NUMBERS)})", re.IGNORECASE)
 
-SCALE = re.compile(r"(dozen|hundred|thousand|million|billion|trillion)s?", re.IGNORECASE)
+SCALE = re.compile(r"(dozen|hundred|thousand|million|billion|trillion)s?\b", re.IGNORECASE)
 _SCALES = {
     "dozen": "12",
     "hundred": "10^{2}",
