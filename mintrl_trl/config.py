@@ -190,7 +190,9 @@ class MInTRLConfig(GRPOConfig):
     review_timeout_seconds: float = _setting(
         600.0, "One review or correction at most, retries included; then there is no verdict. In seconds, above 0."
     )
-    max_concurrent_reviews: int = _setting(64, "Requests to the judge in flight at once, per process. At least 1.")
+    max_concurrent_reviews: int = _setting(
+        64, "Requests to the judge at once, per process. Best is what its server runs at once. At least 1."
+    )
 
     # --- Tolerated failures
     no_verdict_limit: float = _setting(

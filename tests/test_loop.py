@@ -27,6 +27,18 @@ def test_run_returns_and_raises(loop):
         loop.run(fail())
 
 
+def test_a_loop_may_be_handed_over_and_is_closed_with_it():
+    own = asyncio.new_event_loop()
+    loop = BackgroundLoop(loop=own)
+
+    async def running():
+        return asyncio.get_running_loop()
+
+    assert loop.run(running()) is own
+    loop.close()
+    assert own.is_closed()
+
+
 def test_run_works_where_a_loop_is_running_already(loop):
     """As in a notebook cell."""
 

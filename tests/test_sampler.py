@@ -1,11 +1,15 @@
 """Algorithm 1 by hand-worked examples: what is kept, cut, spliced in, shown and asked for."""
 
+import asyncio
+import math
+from dataclasses import replace
+
 import pytest
 
 from mintrl_trl.errors import ConfigError
 from mintrl_trl.rollouts.doors import KEEP, Correction, Revise, TokenText
 from mintrl_trl.rollouts.loop import BackgroundLoop
-from mintrl_trl.rollouts.rollout import Author, Decision, Role, Span, StopReason
+from mintrl_trl.rollouts.rollout import Author, Decision, Problem, Role, Span, StopReason
 from mintrl_trl.rollouts.sampler import InterventionSampler
 from mintrl_trl.rollouts.schedule import request_seed
 
@@ -276,6 +280,37 @@ def test_weight_version_is_that_of_the_opened_stream(loop):
 
 
 # Settings
+
+
+def test_where_calls_of_the_judge_wait_the_most_urgent_is_next(loop):
+    """Corrections first; then reviews of what the policy still writes, the shortest first; then of what it ended."""
+    asked = []
+    row_of = {request_seed(7, 0, row, 0): row for row in range(4)}
+    stalls_at = {0: 40, 1: 40, 2: 6, 3: 10}  # response lengths; row 1 has ended before
+
+    def script(seed, position):
+        return END if row_of.get(seed) == 1 and position - len(PROMPT_IDS) == 2 else position
+
+    def pause(seed, position):
+        return math.inf if position - len(PROMPT_IDS) == stalls_at[row_of.get(seed, 0)] else 0
+
+    class Judge:
+        async def review(self, problem, steps, first_new, *, seed):
+            asked.append(f"review {problem.question}")
+            for _ in range(200):  # by then all others wait
+                await asyncio.sleep(0)
+            return Revise(first_new) if problem.question == "0" else KEEP
+
+        async def intervene(self, problem, accepted, verdict, max_tokens, *, seed):
+            asked.append(f"correct {problem.question}")
+            return Correction(ids=(55,))
+
+    generator = ScriptedGenerator(script, frozenset({END}), pause=pause)
+    one_call = settings(k=4, reviews=1, limit=50, max_concurrent_reviews=1)
+    with InterventionSampler(generator, Judge(), StepVocabulary(END), one_call, loop=loop) as sampler:
+        sampler.start(replace(request(row), problem=Problem(str(row))) for row in (0, 1, 3, 2))
+        sampler.collect([1])
+    assert asked == ["review 0", "review 2", "correct 0", "review 3", "review 1"]  # row 0 gave its place to row 2
 
 
 def test_a_judge_is_needed_for_reviews(loop):

@@ -20,6 +20,11 @@ _EXIT_SECONDS = 5.0  # a door that will not end must not keep the interpreter fr
 class BackgroundLoop:
     """Runs coroutines on a daemon thread.
 
+    Args:
+        name (`str`, *optional*, defaults to `"mintrl-loop"`): Name of the thread.
+        loop (`asyncio.AbstractEventLoop`, *optional*): The event loop to run there, such as one with a clock of its
+            own. It is closed with this one. Defaults to a new loop.
+
     Example:
 
     >>> import asyncio
@@ -29,8 +34,8 @@ class BackgroundLoop:
     >>> loop.close()
     """
 
-    def __init__(self, name: str = "mintrl-loop"):
-        self._loop = asyncio.new_event_loop()
+    def __init__(self, name: str = "mintrl-loop", loop: asyncio.AbstractEventLoop | None = None):
+        self._loop = asyncio.new_event_loop() if loop is None else loop
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()

@@ -10,19 +10,22 @@ import inspect
 import logging
 import math
 import re
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import FailureLimitError, JudgeError, NoVerdict
 from .doors import Correction, Judge, Keep, Revise, TokenText, Verdict, Vocabulary
+from .places import Places
 from .rollout import Author, Problem, Span
 
 logger = logging.getLogger(__name__)
 
 _FEWEST_REVIEWS = 20  # a share of fewer reviews says little
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+Rank = tuple[bool, int]  # of a rollout whose call waits: whether the policy has ended it, and how long it is
+_FIRST: Rank = (False, -1)
 
 Usable = TypeVar("Usable")
 
@@ -58,14 +61,19 @@ class Reviewer:
         timeout_seconds: float = 600.0,
     ):
         self._judge, self._vocabulary = judge, vocabulary
-        self._slots = asyncio.Semaphore(max_concurrent)
+        self._places = Places(max_concurrent)
         self._limit, self._timeout_seconds = no_verdict_limit, timeout_seconds
         self._window: deque[str | None] = deque(maxlen=no_verdict_window)  # reason of each review; None: a verdict
         self._failures = 0  # reasons in the window
         self._logged: set[str] = set()
 
-    async def review(self, problem: Problem, steps: Sequence[TokenText], first_new: int, seed: int) -> Answer:
-        """Ask for a verdict. The answer's value is a `Keep`, a `Revise` of a new step, or a `NoVerdict`."""
+    async def review(
+        self, problem: Problem, steps: Sequence[TokenText], first_new: int, seed: int, rank: Callable[[], Rank]
+    ) -> Answer:
+        """Ask for a verdict; of those who wait, the lowest `rank()` is next.
+
+        The answer's value is a `Keep`, a `Revise` of a new step, or a `NoVerdict`.
+        """
 
         def check(verdict: Verdict) -> Verdict:
             if isinstance(verdict, Revise):
@@ -75,15 +83,19 @@ class Reviewer:
                 raise NoVerdict("invalid_verdict", f"the judge returned {verdict!r:.200}")
             return verdict
 
-        return await self._ask(lambda: self._judge.review(problem, steps, first_new, seed=seed), check)
+        return await self._ask(lambda: self._judge.review(problem, steps, first_new, seed=seed), check, rank)
 
     async def correct(
         self, problem: Problem, accepted: TokenText, verdict: Revise, max_tokens: int, seed: int
     ) -> Answer:
-        """Ask for a correction. The answer's value is a `Span`, `None` where it came back empty, or a `NoVerdict`."""
+        """Ask for a correction, ahead of all reviews that wait: its rollout stands still until it comes.
+
+        The answer's value is a `Span`, `None` where it came back empty, or a `NoVerdict`.
+        """
         return await self._ask(
             lambda: self._judge.intervene(problem, accepted, verdict, max_tokens, seed=seed),
             lambda correction: self._span(correction, max_tokens),
+            lambda: _FIRST,
         )
 
     @property
@@ -120,11 +132,14 @@ class Reviewer:
             "server, its prompt, its token limit) and continue from the last checkpoint, or raise `no_verdict_limit`."
         )
 
-    async def _ask(self, call: Callable[[], Awaitable], check: Callable[[Any], Usable]) -> Answer:
+    async def _ask(
+        self, call: Callable[[], Awaitable], check: Callable[[Any], Usable], rank: Callable[[], Rank]
+    ) -> Answer:
         """Call the judge and check what it returns; everything that may be tolerated becomes a `NoVerdict`."""
-        started, limit = time.perf_counter(), None
+        now, limit = asyncio.get_running_loop().time, None
+        started = now()
         try:
-            async with self._slots:
+            async with self._places.taken(rank):
                 awaitable = call()
                 if not inspect.isawaitable(awaitable):
                     raise JudgeError("the judge's `review` and `intervene` must be coroutine functions (`async def`)")
@@ -146,7 +161,7 @@ class Reviewer:
             raise asyncio.CancelledError  # even where the judge swallowed it
         if isinstance(value, NoVerdict):
             self._log(value)
-        return Answer(value, time.perf_counter() - started)
+        return Answer(value, now() - started)
 
     def _log(self, failure: NoVerdict) -> None:
         """Show the first failure of each kind in full; the others are counted."""

@@ -11,9 +11,9 @@ out: text is made for the judge's eyes alone, and a policy token is never decode
 What runs where, and how it ends, is `pool.py`'s; `streams.py` reads the policy, `reviewer.py` checks the judge.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from types import TracebackType
 from typing import NamedTuple
 
@@ -40,7 +40,8 @@ class SamplerSettings:
         overlap_reviews (`bool`, *optional*, defaults to `True`): Whether the policy goes on sampling while the judge
             reads. Changes the speed, never the rollouts.
         max_concurrent_rollouts (`int`, *optional*, defaults to 512): Rollouts in flight at most.
-        max_concurrent_reviews (`int`, *optional*, defaults to 64): Calls of the judge in flight at most.
+        max_concurrent_reviews (`int`, *optional*, defaults to 64): Calls of the judge in flight at most. Best is what
+            the judge works on at once: further calls wait here, where the most urgent one is next.
         no_verdict_limit (`float`, *optional*, defaults to 0.2): Share of reviews without verdict, in [0, 1], above
             which the run stops.
         no_verdict_window (`int`, *optional*, defaults to 200): Over how many of the last reviews.
@@ -135,7 +136,8 @@ class InterventionSampler:
     async def _rollout(self, request: RolloutRequest) -> Rollout:
         """One rollout of Algorithm 1. A control is the case without reviews: one chunk, up to the limit."""
         budget, draft, stream = self._settings.budget, Draft(request, self._vocabulary), None
-        started, max_reviews = perf_counter(), self._max_reviews(request)
+        now, max_reviews = asyncio.get_running_loop().time, self._max_reviews(request)
+        started = now()
         try:
             while draft.stop is None:
                 room = budget.max_completion_tokens - len(draft.ids)
@@ -161,19 +163,27 @@ class InterventionSampler:
         finally:
             if stream is not None:
                 await stream.aclose()
-        return draft.finished(perf_counter() - started)
+        return draft.finished(now() - started)
 
     async def _review(self, draft: Draft, chunk: Span, stream: StreamReader) -> _Revision | None:
-        """Let the judge read a chunk while `stream` reads on. `None` keeps the chunk, whatever the reason."""
+        """Let the judge read a chunk while `stream` reads on. `None` keeps the chunk, whatever the reason.
+
+        Where reviews wait for their turn, those of rollouts that still sample come first, for they may have far to go;
+        of these, whoever has written least, for it was set back by a Revise.
+        """
         standing, new = draft.show(chunk)
         steps, first_new = (*standing, *new.steps), len(standing)
         correction, correction_seconds, cut, lookahead_tokens = None, 0.0, 0, 0
         tally = self._pool.tally
         tally.reviews_in_flight += 1
-        asked = perf_counter()
+        asked = asyncio.get_running_loop().time()
         try:
             verdict, review_seconds = await self._reviewer.review(
-                draft.request.problem, steps, first_new, self._seed(draft, "review")
+                draft.request.problem,
+                steps,
+                first_new,
+                self._seed(draft, "review"),
+                lambda: (stream.ended, len(draft.ids) + len(chunk) + stream.untaken_tokens),
             )
             if isinstance(verdict, Revise):
                 lookahead_tokens = await stream.aclose()

@@ -7,7 +7,6 @@ cancelled at most once, so closing is never cut short; the last tokens of a stre
 
 import asyncio
 import math
-import time
 
 from ..errors import GenerationError
 from .doors import PolicyGenerator, SampledToken, Vocabulary
@@ -44,6 +43,7 @@ class StreamReader:
         self._vocabulary, self._tally = vocabulary, tally
         self._label = f"{label}: the stream that continues {len(prefix_ids)} tokens"
         self._weight_version = ""
+        self.ended = False  # an end id was read
         self._ids: list[int] = []  # read and not yet taken
         self._logps: list[float | None] = []
         self._left = max_tokens  # tokens that may still come
@@ -59,9 +59,14 @@ class StreamReader:
         """Whether the stream is closed and all its tokens are taken."""
         return self._task.done() and not self._ids
 
+    @property
+    def untaken_tokens(self) -> int:
+        """How many tokens could be taken at once."""
+        return len(self._ids)
+
     def idle_seconds(self, since: float) -> float:
-        """How long since the moment `since` of `time.perf_counter` nothing has been read, because the stream ended."""
-        now = time.perf_counter()
+        """How long since the moment `since` of the loop's clock nothing has been read, because the stream ended."""
+        now = asyncio.get_running_loop().time()
         return now - min(max(since, self._read_until), now)
 
     async def take(self, count: int) -> Span:
@@ -123,7 +128,7 @@ class StreamReader:
             error.add_note(f"raised by {self._label}")
             raise
         finally:
-            self._reading, self._read_until = False, time.perf_counter()
+            self._reading, self._read_until = False, asyncio.get_running_loop().time()
             if hasattr(stream, "aclose"):
                 await stream.aclose()
 
@@ -145,4 +150,5 @@ class StreamReader:
         self._ids.append(token_id)
         self._logps.append(logp)
         self._tally.tokens += 1
-        self._left = 0 if token_id in self._vocabulary.end_ids else self._left - 1
+        self.ended = token_id in self._vocabulary.end_ids
+        self._left = 0 if self.ended else self._left - 1
