@@ -89,9 +89,11 @@ def test_intervention_without_reason_or_text():
     ],
 )
 def test_code_interventions_know_whether_a_fence_is_open(accepted, inside):
-    system = Prompts("code").intervention(problem(), accepted)[0]["content"]
-    assert ("ends inside a code block" in system) == inside
-    assert ("ends outside of any code block" in system) != inside
+    system, user = (message["content"] for message in Prompts("code").intervention(problem(), accepted))
+    assert ("ends inside a code block:" in user) == inside
+    assert ("ends outside of any code block:" in user) != inside
+    assert system == Prompts("code").intervention(problem(), "")[0]["content"]  # what changes comes last
+    assert "code block" not in Prompts("math").intervention(problem(), accepted)[1]["content"]
 
 
 LITERAL = [

@@ -8,8 +8,10 @@ problem without it. Invariants:
 - Text of others cannot forge structure. Where a value spells one of our tags (`<step 4>`, `</problem>`) or a chat mark
   (`<|im_start|>`, `[INST]`), its first character is exchanged for a look-alike, in every value of every template. All
   other text is shown as it is.
-- Steps are numbered from 1 and keep their numbers. Problem and steps come first and the question last, so successive
-  reviews of one rollout share a growing prefix, which servers cache.
+- Steps are numbered from 1 and keep their numbers. System message, problem, reference and steps come first and in that
+  order, and all that changes from call to call comes last. So a review repeats the tokens of the review before it up
+  to its own first new step, and a correction that is shown the text those of the correction before it: servers cache
+  such prefixes.
 """
 
 import re
@@ -131,6 +133,7 @@ class Prompts:
         prefill = prefill and bool(accepted)
         messages = self._render(
             "intervention",
+            domain=self.domain.value,
             question=problem.question,
             privileged_context=problem.privileged_context,
             accepted=accepted,
