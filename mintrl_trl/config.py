@@ -191,7 +191,7 @@ class MInTRLConfig(GRPOConfig):
         600.0, "One review or correction at most, retries included; then there is no verdict. In seconds, above 0."
     )
     max_concurrent_reviews: int = _setting(
-        64, "Requests to the judge at once, per process. Best is what its server runs at once. At least 1."
+        64, "Judge calls at once, per process; best what its server runs. At least 1."
     )
 
     # --- Tolerated failures
