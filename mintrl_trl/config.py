@@ -7,7 +7,7 @@ server, and TRL's own batch sizes agree with ours.
 """
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
@@ -16,6 +16,7 @@ from trl import GRPOConfig
 from .batch_plan import DERIVED_SIZES, Derived, plan_batches
 from .config_checks import check_fields, check_keys
 from .config_combinations import check_combinations, resolve_generation
+from .config_judge import JudgeConfig, setting
 from .errors import ConfigError
 from .objective.loss import Anchor, RegressionSettings
 from .rollouts.sampler import SamplerSettings
@@ -31,17 +32,13 @@ class _MergedKwargs(dict):
     """Template arguments with `enable_thinking` merged in by the config, so that a copy merges its own again."""
 
 
-def _setting(default: Any, help: str) -> Any:
-    """A dataclass field with the help text that the command line shows."""
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass
-class MInTRLConfig(GRPOConfig):
+class MInTRLConfig(JudgeConfig, GRPOConfig):
     r"""
     Configuration of [`MInTRLTrainer`]: TRL's [`~trl.GRPOConfig`] plus the settings of MInTRL.
 
     Every setting is described in the help text of its field, with unit and range; a recipe's `--help` prints them.
+    Those of the judge stand in `config_judge.py`.
     TRL's and transformers' own settings keep their names and meaning. What differs:
 
     - **Batch sizes are derived.** `num_generations`, `gradient_accumulation_steps`, `steps_per_generation` and
@@ -73,198 +70,157 @@ class MInTRLConfig(GRPOConfig):
     """
 
     # --- Rollouts: prompts, groups, phases
-    prompts_per_update: int = _setting(32, "Prompts of one optimizer step, over all processes. At least 1.")
-    num_control: int = _setting(
+    prompts_per_update: int = setting(32, "Prompts of one optimizer step, over all processes. At least 1.")
+    num_control: int = setting(
         8, "Control rollouts per prompt: the policy alone; the baseline is made of their rewards. At least 1."
     )
-    num_intervened: int = _setting(
+    num_intervened: int = setting(
         8, "Rollouts per prompt that the judge reviews and may intervene on. At least 0; 0 needs no judge."
     )
-    updates_per_generation: int = _setting(
+    updates_per_generation: int = setting(
         1, "Optimizer steps that share one generated batch, each on its own share of the rollouts. At least 1."
     )
-    intervention_updates: int = _setting(
+    intervention_updates: int = setting(
         200,
         "Optimizer steps with interventions (phase 1); TRL's GRPO loss on on-policy rollouts follows (phase 2). At "
         "least 0, and a multiple of updates_per_generation x num_iterations.",
     )
-    reset_optimizer_at_switch: bool = _setting(
+    reset_optimizer_at_switch: bool = setting(
         False, "Whether to clear the optimizer's state when phase 2 begins. The paper mentions no reset."
     )
 
     # --- Interventions
-    chunk_tokens: int = _setting(
+    chunk_tokens: int = setting(
         512, "Tokens the policy samples between two reviews (k). At least 1. The paper: math 512, code 128."
     )
-    max_reviews: int = _setting(
+    max_reviews: int = setting(
         4, "Reviews of one rollout at most (R); a Keep consumes one too. At least 0; 0 never intervenes."
     )
-    correction_tokens: int = _setting(64, "Tokens of one correction at most (h_max). From 1 to max_completion_length.")
-    review_final_chunk: bool = _setting(
-        True, "Whether a chunk that ends the response is reviewed while reviews remain."
-    )
-    overlap_reviews: bool = _setting(
+    correction_tokens: int = setting(64, "Tokens of one correction at most (h_max). From 1 to max_completion_length.")
+    review_final_chunk: bool = setting(True, "Whether a chunk that ends the response is reviewed while reviews remain.")
+    overlap_reviews: bool = setting(
         True, "Whether the policy goes on sampling while the judge reads. Changes the speed, never the rollouts."
     )
 
     # --- Objective of phase 1
-    anchor: str = _setting(
+    anchor: str = setting(
         "const",
         "What the log-probability of an intervention token is compared with: 'const' (kappa), 'proxy' (the policy that "
         "generated the batch) or 'judge' (the judge's own log-probability; kappa where it gives none).",
     )
-    kappa: float = _setting(
+    kappa: float = setting(
         -0.2, "Constant anchor of intervention tokens, in nats per token. Below 0. The paper: math -0.2, code -0.1."
     )
-    baseline: str = _setting(
+    baseline: str = setting(
         "control",
         "Rollouts that the baseline is made of: 'control' (the paper) or 'pooled' (all; biased by the judge).",
     )
-    beta1: float | None = _setting(
+    beta1: float | None = setting(
         None, "Temperature of the baseline's soft value, in units of reward. Above 0; unset means the plain mean."
     )
-    beta2: float = _setting(1e-3, "Weight of a rollout's log-ratio in the regression, in reward per nat. Above 0.")
-    loss_scale: float | None = _setting(None, "Factor on the loss of phase 1. Above 0; unset means 1, as in the paper.")
+    beta2: float = setting(1e-3, "Weight of a rollout's log-ratio in the regression, in reward per nat. Above 0.")
+    loss_scale: float | None = setting(None, "Factor on the loss of phase 1. Above 0; unset means 1, as in the paper.")
 
     # --- Prompts and lengths
-    max_prompt_length: int = _setting(
+    max_prompt_length: int = setting(
         2048, "Rows whose rendered prompt is longer are dropped at start-up and counted. In tokens, at least 1."
     )
-    max_completion_length: int = _setting(
-        16384, "Response length at most, corrections included. In tokens, at least 1."
-    )
-    enable_thinking: bool = _setting(
+    max_completion_length: int = setting(16384, "Response length at most, corrections included. In tokens, at least 1.")
+    enable_thinking: bool = setting(
         False, "Passed to the chat template (Qwen3). Merged into chat_template_kwargs, which must not contradict it."
     )
 
     # --- Where policy tokens come from
-    generation: str | None = _setting(
+    generation: str | None = setting(
         None, "'local' (in process) or 'vllm' (a vLLM server). Unset: 'vllm' with use_vllm, else 'local'."
     )
-    local_max_batch: int = _setting(256, "Rows that the local generator decodes at once, at most. At least 1.")
-    max_concurrent_rollouts: int = _setting(512, "Rollouts in flight at once, per process. At least 1.")
-    weight_sync: str = _setting(
+    local_max_batch: int = setting(256, "Rows that the local generator decodes at once, at most. At least 1.")
+    max_concurrent_rollouts: int = setting(512, "Rollouts in flight at once, per process. At least 1.")
+    weight_sync: str = setting(
         "auto",
         "How new weights reach the vLLM server: 'lora' (adapter files), 'checkpoint' (a saved folder it reloads) or "
         "'auto' (lora with a PEFT adapter, else checkpoint).",
     )
-    weight_sync_dir: str | None = _setting(
+    weight_sync_dir: str | None = setting(
         None, "Folder for those files, readable by the server under the same path. Unset: inside output_dir."
     )
-    allow_cut_sampling: bool = _setting(
+    allow_cut_sampling: bool = setting(
         False,
         "Allow top_p below 1, top_k, min_p and repetition_penalty on the vLLM server. The log-probabilities of the "
         "loss ignore the cut, so the objective is then biased.",
     )
 
-    # --- The judge
-    judge: str | None = _setting(
-        None,
-        "'llm' (an OpenAI-compatible endpoint), 'self' (the frozen initial policy with privileged context) or 'exact' "
-        "(a program: the rules of the small world, or the public examples of a programming task). Unset: the object "
-        "passed to the trainer, or 'llm' with a URL.",
-    )
-    judge_model: str | None = _setting(None, "Name of the judge model on its server. Unset: the one it serves.")
-    judge_base_url: str | None = _setting(
-        None, "OpenAI-compatible endpoint of the judge, http or https, such as http://localhost:8001/v1."
-    )
-    judge_api_key_env: str | None = _setting(
-        None,
-        "Name of the environment variable that holds the judge's key, never the key itself. Unset: no key is sent.",
-    )
-    judge_domain: str = _setting("math", "Prompt templates of the judge: 'math' or 'code'.")
-    judge_temperature: float = _setting(1.0, "Sampling temperature of the judge. At least 0.")
-    judge_max_tokens: int = _setting(1024, "Reply to a review at most, in tokens. At least 1.")
-    judge_timeout_seconds: float = _setting(120.0, "Time limit of one request to the judge, in seconds. Above 0.")
-    judge_max_retries: int = _setting(3, "Retries of a request to the judge after transport faults. At least 0.")
-    judge_likelihood_threshold: float | None = _setting(
-        None,
-        "With judge='self': reject the first new step whose log-probability under the privileged prompt is below this, "
-        "in nats. Below 0; unset means the judge answers keep or revise.",
-    )
-    judge_keep_bias: float = _setting(
-        0.0,
-        "With judge='self' and no threshold: nats added to the reply 'keep' before the likeliest reply is taken. Small "
-        "models like one reply better whatever they read; this sets how often they intervene.",
-    )
-    review_timeout_seconds: float = _setting(
-        600.0, "One review or correction at most, retries included; then there is no verdict. In seconds, above 0."
-    )
-    max_concurrent_reviews: int = _setting(
-        64, "Judge calls at once, per process; best what its server runs. At least 1."
-    )
-
     # --- Tolerated failures
-    no_verdict_limit: float = _setting(
+    no_verdict_limit: float = setting(
         0.2, "Share of reviews without a usable verdict, over the window, above which the run stops. From 0 to 1."
     )
-    no_verdict_window: int = _setting(200, "Number of latest reviews that the share is taken over. At least 1.")
-    unscored_limit: float = _setting(
+    no_verdict_window: int = setting(200, "Number of latest reviews that the share is taken over. At least 1.")
+    unscored_limit: float = setting(
         0.2, "Share of a batch's rollouts without any reward above which the run stops. From 0 to 1."
     )
 
     # --- Updates and checkpoints
-    lean_updates: bool = _setting(
+    lean_updates: bool = setting(
         True,
         "Forward no padding that can be left out and no row without gradient, and deal rows evenly to micro-batches "
         "and processes. Same gradients. False: TRL's own layout, bit for bit.",
     )
-    entropy_sample: int = _setting(
+    entropy_sample: int = setting(
         8,
         "With lean_updates: rollouts of an update, in fixed places, that the entropy is measured on. At least 0.",
     )
-    dry_run_worst_case: bool = _setting(
+    dry_run_worst_case: bool = setting(
         False,
         "Before any rollout, run one update at full prompt and completion length, report its peak memory, and change "
         "no weight.",
     )
-    resumable_checkpoints: int = _setting(
+    resumable_checkpoints: int = setting(
         2,
         "Latest checkpoints that keep all a run needs to go on; older ones keep a bfloat16 model alone. At least 1.",
     )
-    allow_changed_resume: bool = _setting(
+    allow_changed_resume: bool = setting(
         False, "Go on from a checkpoint although data, judge, seed or objective differ from those of its run."
     )
-    set_aside_older_run: bool = _setting(
+    set_aside_older_run: bool = setting(
         False, "Move an older run found in output_dir into a folder previous-N there, instead of refusing to start."
     )
 
     # --- Display
-    show_progress: bool | None = _setting(
+    show_progress: bool | None = setting(
         None, "Whether to show a live line while rollouts are made; a log line now and then where there is no terminal."
     )
 
     # --- TRL's and transformers' settings with other defaults, or with None for "not set by the user"
-    learning_rate: float = _setting(1e-6, "Initial learning rate of AdamW. At least 0.")
-    lr_scheduler_type: str = _setting("constant", "Learning rate schedule, by transformers' names.")
-    weight_decay: float = _setting(0.01, "Weight decay of AdamW. At least 0.")
-    delta: float | None = _setting(
+    learning_rate: float = setting(1e-6, "Initial learning rate of AdamW. At least 0.")
+    lr_scheduler_type: str = setting("constant", "Learning rate schedule, by transformers' names.")
+    weight_decay: float = setting(0.01, "Weight decay of AdamW. At least 0.")
+    delta: float | None = setting(
         3.0, "Phase 2: upper bound of the probability ratio (dual clip). Above 1 + epsilon; unset means no bound."
     )
-    max_steps: int = _setting(
+    max_steps: int = setting(
         500,
         "Optimizer steps of the run, phase 1 included; -1 to go by num_train_epochs. With checkpoints a multiple of "
         "updates_per_generation x num_iterations.",
     )
-    save_steps: float = _setting(
+    save_steps: float = setting(
         50, "Optimizer steps between checkpoints, a multiple of updates_per_generation x num_iterations."
     )
-    logging_steps: float = _setting(1, "Optimizer steps between two log lines.")
-    disable_dropout: bool = _setting(
+    logging_steps: float = setting(1, "Optimizer steps between two log lines.")
+    disable_dropout: bool = setting(
         True, "Rollouts are sampled without dropout; a model that would still drop out in training is refused."
     )
-    vllm_mode: str = _setting("server", "Only 'server': rollouts come from a vLLM server of their own.")
-    vllm_importance_sampling_correction: bool = _setting(
+    vllm_mode: str = setting("server", "Only 'server': rollouts come from a vLLM server of their own.")
+    vllm_importance_sampling_correction: bool = setting(
         False, "Must stay off: it would remove the gradient of every rollout that holds a correction."
     )
-    per_device_train_batch_size: int | None = _setting(
+    per_device_train_batch_size: int | None = setting(
         None, "Rows of one forward pass per process. Unset: derived, at most 8 rows and 32768 padded tokens."
     )
-    gradient_accumulation_steps: int | None = _setting(None, "Derived from prompts_per_update; leave unset.")
-    num_generations: int | None = _setting(None, "Derived: num_control + num_intervened; leave unset.")
-    steps_per_generation: int | None = _setting(None, "Derived from updates_per_generation; leave unset.")
-    generation_batch_size: int | None = _setting(None, "Derived from updates_per_generation; leave unset.")
-    num_generations_eval: int | None = _setting(
+    gradient_accumulation_steps: int | None = setting(None, "Derived from prompts_per_update; leave unset.")
+    num_generations: int | None = setting(None, "Derived: num_control + num_intervened; leave unset.")
+    steps_per_generation: int | None = setting(None, "Derived from updates_per_generation; leave unset.")
+    generation_batch_size: int | None = setting(None, "Derived from updates_per_generation; leave unset.")
+    num_generations_eval: int | None = setting(
         None, "Rollouts per prompt of an evaluation. Unset: the largest up to the group size that fits its batch."
     )
 

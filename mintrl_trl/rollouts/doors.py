@@ -112,7 +112,11 @@ class PolicyGenerator(Protocol):
 
 
 class Judge(Protocol):
-    """Reads the policy's text and corrects it."""
+    """Reads the policy's text and corrects it.
+
+    Optional: an attribute `exhausted`. While it is true no chunk is reviewed and rollouts are the policy's own: such
+    rollouts depend on when it became true.
+    """
 
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
         """Accept the newest chunk or name the earliest wrong step.

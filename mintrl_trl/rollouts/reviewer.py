@@ -99,6 +99,11 @@ class Reviewer:
         )
 
     @property
+    def accepts(self) -> bool:
+        """Whether the judge takes reviews. Where it does not, rollouts go on without, and nothing is counted."""
+        return not getattr(self._judge, "exhausted", False)
+
+    @property
     def window(self) -> list[str | None]:
         """For each of the latest reviews, oldest first, the reason why it gave no verdict; `None`: it gave one."""
         return list(self._window)

@@ -141,7 +141,7 @@ class InterventionSampler:
         try:
             while draft.stop is None:
                 room = budget.max_completion_tokens - len(draft.ids)
-                reviewing = len(draft.reviews) < max_reviews
+                reviewing = len(draft.reviews) < max_reviews and self._reviewer.accepts
                 wanted = min(budget.chunk_tokens, room) if reviewing else room
                 if stream is None or stream.spent:
                     stream = self._open(draft, room if self._settings.overlap_reviews else wanted)
@@ -149,7 +149,7 @@ class InterventionSampler:
                 self._pool.tally.chunks += 1
                 ended = chunk.ids[-1] in self._vocabulary.end_ids
                 revision = None
-                if reviewing and (budget.review_final_chunk or not ended):
+                if reviewing and self._reviewer.accepts and (budget.review_final_chunk or not ended):
                     revision = await self._review(draft, chunk, stream)
                 if revision is None:  # Keep
                     draft.append(chunk)

@@ -1,0 +1,54 @@
+"""The settings of the judge: who it is, how it is asked, what it may cost.
+
+A part of [`MInTRLConfig`], kept by itself for its length. It owns fields and help texts, and what the judge's own
+settings say about each other; it loads nothing and holds no secret: of a key it knows only the variable that holds it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(default: Any, help: str) -> Any:
+    """A dataclass field with the help text that the command line shows."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class JudgeConfig:
+    """Settings of the judge; [`MInTRLConfig`] has them all."""
+
+    judge: str | None = setting(
+        None,
+        "'llm' (an OpenAI-compatible endpoint), 'self' (the frozen initial policy with privileged context) or 'exact' "
+        "(a program: the rules of the small world, or the public examples of a programming task). Unset: the object "
+        "passed to the trainer, or 'llm' with a URL.",
+    )
+    judge_model: str | None = setting(None, "Name of the judge model on its server. Unset: the one it serves.")
+    judge_base_url: str | None = setting(
+        None, "OpenAI-compatible endpoint of the judge, http or https, such as http://localhost:8001/v1."
+    )
+    judge_api_key_env: str | None = setting(
+        None,
+        "Name of the environment variable that holds the judge's key, never the key itself. Unset: no key is sent.",
+    )
+    judge_domain: str = setting("math", "Prompt templates of the judge: 'math' or 'code'.")
+    judge_temperature: float = setting(1.0, "Sampling temperature of the judge. At least 0.")
+    judge_max_tokens: int = setting(1024, "Reply to a review at most, in tokens. At least 1.")
+    judge_timeout_seconds: float = setting(120.0, "Time limit of one request to the judge, in seconds. Above 0.")
+    judge_max_retries: int = setting(3, "Retries of a request to the judge after transport faults. At least 0.")
+    judge_likelihood_threshold: float | None = setting(
+        None,
+        "With judge='self': reject the first new step whose log-probability under the privileged prompt is below this, "
+        "in nats. Below 0; unset means the judge answers keep or revise.",
+    )
+    judge_keep_bias: float = setting(
+        0.0,
+        "With judge='self' and no threshold: nats added to the reply 'keep' before the likeliest reply is taken. Small "
+        "models like one reply better whatever they read; this sets how often they intervene.",
+    )
+    review_timeout_seconds: float = setting(
+        600.0, "One review or correction at most, retries included; then there is no verdict. In seconds, above 0."
+    )
+    max_concurrent_reviews: int = setting(
+        64, "Judge calls at once, per process; best what its server runs. At least 1."
+    )
