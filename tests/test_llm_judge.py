@@ -6,8 +6,9 @@ import logging
 import pytest
 
 from mintrl_trl.errors import ConfigError, JudgeError, NoVerdict
+from mintrl_trl.judges.accounting import Usage
 from mintrl_trl.judges.chat import ChatFault, ChatReply
-from mintrl_trl.judges.llm import LONGEST_PAUSE_SECONDS, LLMJudge, Usage
+from mintrl_trl.judges.llm import LONGEST_PAUSE_SECONDS, LLMJudge
 from mintrl_trl.judges.prompts import Prompts
 from mintrl_trl.rollouts.doors import KEEP, Correction, Revise, TokenText
 from mintrl_trl.rollouts.rollout import Problem
@@ -76,8 +77,8 @@ def test_review():
         "temperature": 1.0,
         "seed": 2**63 - 1,
     }
-    assert judge.usage["review"].calls == 2
-    assert judge.usage["review"].prompt_tokens == 100
+    assert judge.account.usage["review"].calls == 2
+    assert judge.account.usage["review"].prompt_tokens == 100
 
 
 def test_a_chat_function_may_return_plain_text():
@@ -142,8 +143,8 @@ def test_correction_by_a_new_message():
         "seed": 5,
     }
     assert "wrong sum" in chat.prompt
-    assert judge.usage["correction"].calls == 1
-    assert judge.usage["review"].calls == 0
+    assert judge.account.usage["correction"].calls == 1
+    assert judge.account.usage["review"].calls == 0
 
 
 def test_correction_by_continuing_the_text():
@@ -213,7 +214,7 @@ def test_transport_faults_are_repeated_with_growing_capped_pauses(error, reason)
     assert len(chat.calls) == 3
     assert chat.calls[0] == chat.calls[2]  # the same seed as well
     assert len(judge._sleep.pauses) == 2
-    assert judge.usage["review"] == Usage(1, 2, 0, 0, judge.usage["review"].seconds)
+    assert judge.account.usage["review"] == Usage(1, 2, 0, 0, judge.account.usage["review"].seconds)
 
     judge, chat = judge_of(error, max_retries=12)
     failure = no_verdict(review, judge)
@@ -254,7 +255,7 @@ def test_other_errors_are_not_repeated(error):
     with pytest.raises(type(error)):
         review(judge)
     assert len(chat.calls) == 1
-    assert judge.usage["review"].calls == 1
+    assert judge.account.usage["review"].calls == 1
 
 
 def test_a_silent_chat_function_runs_into_the_time_limit():

@@ -1,16 +1,20 @@
 """One chat request: what goes in, what comes out, and how it is made at an OpenAI-compatible endpoint.
 
 Owns the judge's connection and the sorting of its failures into three kinds: `ChatFault` (the same request may succeed
-later), `NoVerdict` (this request never will) and `JudgeError` (no request will). It never repeats a request and knows
-no prompt. The key is sent to the given address, is never read from the environment, and appears in no message.
+later), `NoVerdict` (this request never will) and `JudgeError` (no request will). It knows no prompt and never repeats a
+request, but that a field which the endpoint refuses by name may be left out. The key is sent to the given address, is
+never read from the environment, and appears in no message.
 """
 
 import asyncio
+import json
+import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError, JudgeError, NoVerdict
@@ -18,6 +22,8 @@ from .prompts import Message
 
 if TYPE_CHECKING:
     import openai
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
 LONGEST_TEXT_CHARS = 1000
@@ -37,6 +43,7 @@ class ChatReply:
         reasoning (`str`, defaults to `""`): Text that the server sorted out as reasoning.
         prompt_tokens (`int`, defaults to 0): Tokens read.
         completion_tokens (`int`, defaults to 0): Tokens written.
+        cached_tokens (`int`, defaults to 0): Tokens read that the server had in its cache, where it says so.
         ids (`tuple[int, ...]`, *optional*): Token ids of the answer, in the model's vocabulary.
         logps (`tuple[float, ...]`, *optional*): Log-probability of each id, in nats.
     """
@@ -46,6 +53,7 @@ class ChatReply:
     reasoning: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
     ids: tuple[int, ...] | None = None
     logps: tuple[float, ...] | None = None
 
@@ -77,6 +85,30 @@ class ChatFault(Exception):  # noqa: N818 - handled inside the package, never sh
         super().__init__(f"{reason}: {detail}" if detail else reason)
 
 
+class RefusedError(JudgeError):
+    """An endpoint refused a request for what it holds.
+
+    Args:
+        message (`str`): Address, status and the endpoint's own text.
+        status (`int`): HTTP status.
+        words (`str`): The endpoint's own text.
+    """
+
+    def __init__(self, message: str, status: int, words: str):
+        self.status, self.words = status, words
+        super().__init__(message)
+
+    def __reduce__(self):
+        return type(self), (str(self), self.status, self.words)
+
+
+class Tokenized(NamedTuple):
+    """Token ids in the model's vocabulary, and the most tokens that a request may hold."""
+
+    ids: tuple[int, ...]
+    max_model_len: int | None
+
+
 class OpenAIChat:
     """A chat model behind an OpenAI-compatible endpoint (vLLM, DeepSeek, ...). Connects on the first request.
 
@@ -87,6 +119,11 @@ class OpenAIChat:
         timeout_seconds (`float`, defaults to 120): How long the endpoint may be silent.
         extra_body (`Mapping`, *optional*): Fields for every request body, such as
             `{"chat_template_kwargs": {"enable_thinking": False}}`.
+        optional (`Collection[str]`, *optional*): Fields that are left out, from then on, where the endpoint refuses a
+            request and names them.
+
+    Attributes:
+        left_out (`set[str]`): Those that it does not take.
 
     Raises:
         ConfigError: Not an http address, or a key that no header can carry.
@@ -100,6 +137,7 @@ class OpenAIChat:
         api_key: str | None = None,
         timeout_seconds: float = 120.0,
         extra_body: Mapping[str, Any] | None = None,
+        optional: Collection[str] = (),
     ):
         parts = urlsplit(base_url)
         self.shown_url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
@@ -112,6 +150,7 @@ class OpenAIChat:
             raise ConfigError("api_key", HIDDEN, "one word of ASCII characters", "check how the key was copied")
         self.model, self.base_url, self.timeout_seconds = model, base_url, timeout_seconds
         self.extra_body = dict(extra_body or {})
+        self.optional, self.left_out = frozenset(optional), set[str]()
         self._api_key = api_key
         self._client: openai.AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -122,37 +161,44 @@ class OpenAIChat:
     async def __call__(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, **extra: Any
     ) -> ChatReply:
-        """Make one request, without retries.
+        """Make one chat request.
 
         Raises:
             ChatFault: Timeout, cut connection, status 408, 429 or 5xx, or a reply without any choice.
             NoVerdict: The messages do not fit the model's context.
             JudgeError: Any other refusal, with the endpoint's own text.
         """
-        import openai
+        sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0, "seed": seed}
+        return self._reply(
+            await self._ask("/chat/completions", {"messages": list(messages)} | sampling | self.extra_body | extra)
+        )
 
-        try:
-            client = self._open_client()
-            model = self.model or await self._served_model(client)
-            completion = await client.chat.completions.create(
-                model=model,
-                messages=list(messages),
-                max_tokens=max_tokens,
-                temperature=temperature,
-                top_p=1.0,
-                seed=seed,
-                extra_body={**self.extra_body, **extra},
-            )
-        except openai.APITimeoutError as error:
-            raise ChatFault("timeout", f"{self.shown_url} was silent for {self.timeout_seconds:g} s") from error
-        except openai.APIStatusError as error:
-            raise self._refusal(error) from error
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            raise ChatFault("connection", self._safe(f"{self.shown_url}: {type(cause).__name__}: {cause}")) from error
-        except (ValueError, openai.APIError) as error:  # a body that is no JSON, or no completion
-            raise ChatFault("bad_response", self._safe(f"{self.shown_url}: {error}")) from error
-        return self._reply(completion)
+    async def complete(
+        self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, seed: int, **extra: Any
+    ) -> ChatReply:
+        """Continue token ids, where the endpoint takes them (vLLM). Raises as a chat request does."""
+        sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0, "seed": seed}
+        body = self.extra_body | {"prompt": list(prompt_ids)} | sampling | extra
+        body.pop("chat_template_kwargs", None)
+        return self._reply(await self._ask("/completions", body))
+
+    async def tokenize(self, what: str | Sequence[Message]) -> Tokenized:
+        """Ids of a text, or of a chat up to where its answer begins, as the endpoint makes them (vLLM's `/tokenize`).
+
+        Raises:
+            JudgeError: The endpoint has no such route. Else as for a chat request.
+        """
+        if isinstance(what, str):
+            body = {"prompt": what, "add_special_tokens": False}
+        else:
+            body = {"messages": list(what), "add_generation_prompt": True}
+            if "chat_template_kwargs" in self.extra_body:
+                body["chat_template_kwargs"] = self.extra_body["chat_template_kwargs"]
+        answer = await self._ask(f"{self.base_url.rstrip('/').removesuffix('/v1')}/tokenize", body)
+        ids, room = answer.get("tokens"), answer.get("max_model_len")
+        if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+            raise JudgeError(self._safe(f"{self.shown_url} has no route /tokenize: {str(answer)[:LONGEST_TEXT_CHARS]}"))
+        return Tokenized(tuple(ids), room if type(room) is int else None)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -175,47 +221,106 @@ class OpenAIChat:
             self._loop = loop
         return self._client
 
-    async def _served_model(self, client: "openai.AsyncOpenAI") -> str:
-        """The one base model that the endpoint serves (adapters name a parent)."""
-        cards = (await client.models.list()).data or []
-        names = sorted(card.id for card in cards if getattr(card, "parent", None) is None)
-        if len(names) != 1:
-            raise JudgeError(f"{self.shown_url} serves {names or 'no model'}; give the judge's name as `model`")
-        self.model = names[0]
-        return self.model
+    async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a body for our model, without the fields that the endpoint is known not to take."""
+        if self.model is None:
+            names = await self._served_models()
+            if len(names) != 1:
+                raise JudgeError(f"{self.shown_url} serves {names or 'no model'}; give the judge's name as `model`")
+            self.model = names[0]
+        body = {"model": self.model} | {name: body[name] for name in body if name not in self.left_out}
+        refused: set[str] = set()
+        while True:  # ends: every turn leaves fields out
+            try:
+                answer = await self._send(path, body)
+                break
+            except RefusedError as refusal:
+                named = {name for name in self.optional if name in body and re.search(rf"\b{name}\b", refusal.words)}
+                if not named:
+                    raise await self._explained(refusal) from refusal.__cause__
+            refused |= named
+            body = {name: value for name, value in body.items() if name not in named}
+        if refused:  # only now is it known that they were the reason
+            self.left_out |= refused
+            logger.info("%s does not take %s; it is asked without", self.shown_url, ", ".join(sorted(refused)))
+        return answer
+
+    async def _send(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        """One request; its failure sorted, its answer a JSON object. Without a body it is a GET."""
+        import openai
+
+        try:
+            client = self._open_client()
+            if body is None:
+                text = await client.get(path, cast_to=str)
+            else:
+                text = await client.post(path, body=body, cast_to=str)
+            answer = json.loads(text)
+        except openai.APITimeoutError as error:
+            raise ChatFault("timeout", f"{self.shown_url} was silent for {self.timeout_seconds:g} s") from error
+        except openai.APIStatusError as error:
+            raise self._refusal(error) from error
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            raise ChatFault("connection", self._safe(f"{self.shown_url}: {type(cause).__name__}: {cause}")) from error
+        except (ValueError, openai.APIError) as error:
+            raise ChatFault("bad_response", self._safe(f"{self.shown_url}: {error}")) from error
+        if not isinstance(answer, dict):
+            raise ChatFault("bad_response", self._safe(f"{self.shown_url} sent {str(answer)[:LONGEST_TEXT_CHARS]}"))
+        return answer
+
+    async def _served_models(self) -> list[str]:
+        """The base models that the endpoint serves (adapters name a parent)."""
+        cards = (await self._send("/models", None)).get("data")
+        cards = [card for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
+        return sorted(str(card.get("id")) for card in cards if card.get("parent") is None)
+
+    async def _explained(self, refusal: RefusedError) -> RefusedError:
+        """The refusal; where the model is not there, with the names of those that are."""
+        names: list[str] = []
+        if refusal.status in (400, 404):
+            with suppress(ChatFault, JudgeError, NoVerdict):
+                names = await self._served_models()
+        if not names or self.model in names:
+            return refusal
+        return RefusedError(f"{refusal}. It serves {', '.join(map(repr, names))}", refusal.status, refusal.words)
 
     def _refusal(self, error: "openai.APIStatusError") -> Exception:
         status = error.status_code
-        words = " ".join(error.response.text.split())[:LONGEST_TEXT_CHARS] or "(no text)"
-        message = self._safe(f"{self.shown_url} answered {status} for model {self.model!r}: {words}")
+        words = self._safe(" ".join(error.response.text.split())[:LONGEST_TEXT_CHARS])
+        message = f"{self.shown_url} answered {status} for model {self.model!r}: {words or '(no text)'}"
         if status == 413 or (status in (400, 422) and _TOO_LONG.search(words)):
             return NoVerdict("context_length", message)
         if status not in (408, 429) and status < 500:
-            return JudgeError(message)
+            return RefusedError(message, status, words)
         reason = {408: "timeout", 429: "rate_limited"}.get(status, "server_error")
         return ChatFault(reason, message, _seconds(error.response.headers.get("retry-after")))
 
-    def _reply(self, completion: Any) -> ChatReply:
-        choices = getattr(completion, "choices", None)
-        if not choices:
-            detail = f"{self.shown_url} sent no choice: {str(completion)[:LONGEST_TEXT_CHARS]}"
-            raise ChatFault("bad_response", self._safe(detail))
-        choice, usage = choices[0], getattr(completion, "usage", None)
-        message = choice.message
-        reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-        ids = getattr(choice, "token_ids", None)
-        content = getattr(getattr(choice, "logprobs", None), "content", None) or []
-        logps = [getattr(token, "logprob", None) for token in content]
-        known = ids is not None and len(logps) == len(ids) and all(isinstance(logp, float | int) for logp in logps)
-        return ChatReply(
-            text=message.content or "",
-            finish_reason=choice.finish_reason or "",
-            reasoning=reasoning if isinstance(reasoning, str) else "",
-            prompt_tokens=getattr(usage, "prompt_tokens", None) or 0,
-            completion_tokens=getattr(usage, "completion_tokens", None) or 0,
-            ids=None if ids is None else tuple(ids),
-            logps=tuple(map(float, logps)) if known else None,
-        )
+    def _reply(self, answer: dict[str, Any]) -> ChatReply:
+        """A chat's or a completion's answer. Fields are missing, null or odd at some endpoints."""
+        try:
+            choice = answer["choices"][0]
+            message = choice["message"] if "message" in choice else {"content": choice["text"]}
+            text, reasoning = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
+            usage = answer.get("usage") or {}
+            details = usage.get("prompt_tokens_details") or {}
+            ids, logprobs = choice.get("token_ids"), choice.get("logprobs") or {}
+            logps = logprobs.get("token_logprobs") or [token["logprob"] for token in logprobs.get("content") or []]
+            known = ids is not None and len(logps) == len(ids) and all(isinstance(logp, float | int) for logp in logps)
+            return ChatReply(
+                text=text if isinstance(text, str) else "",
+                finish_reason=str(choice.get("finish_reason") or ""),
+                reasoning=reasoning if isinstance(reasoning, str) else "",
+                prompt_tokens=int(usage.get("prompt_tokens") or 0),
+                completion_tokens=int(usage.get("completion_tokens") or 0),
+                # DeepSeek has a name of its own for it.
+                cached_tokens=int(details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0),
+                ids=None if ids is None else tuple(ids),
+                logps=tuple(map(float, logps)) if known else None,
+            )
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            detail = f"{self.shown_url} sent no completion: {str(answer)[:LONGEST_TEXT_CHARS]}"
+            raise ChatFault("bad_response", self._safe(detail)) from error
 
     def _safe(self, text: str) -> str:
         return text.replace(self._api_key, HIDDEN) if self._api_key else text

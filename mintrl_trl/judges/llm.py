@@ -1,54 +1,44 @@
 """A language model as the judge-intervention policy, over any async chat function.
 
-Owns what happens around a chat request: prompts in, verdict or correction out, retries (here and nowhere else), usage
-and the check for leaked answers. It never sees token ids of the policy, never turns a failure into a verdict, and shows
-the privileged context to the model only where it was told to. Invariant: every call ends in a verdict, a correction,
-`NoVerdict` or `JudgeError`, after at most `max_retries` + 1 requests.
+Owns what happens around a chat request: prompts in, verdict or correction out, retries (here and nowhere else), the
+account and the check for leaked answers. It never decodes or encodes a token, never turns a failure into a verdict, and
+shows the privileged context to the model only where it was told to. Invariant: every call ends in a verdict, a
+correction, `NoVerdict` or `JudgeError`, after at most `max_retries` + 1 requests.
 """
 
 import asyncio
 import dataclasses
+import itertools
 import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from ..errors import ConfigError, JudgeError, NoVerdict
-from ..rollouts.doors import Correction, Revise, Verdict
+from ..rollouts.doors import KEEP, Correction, Revise, Verdict, Vocabulary
 from ..rollouts.rollout import Problem
+from .accounting import Account, Usage
 from .chat import ChatFault, ChatFunction, ChatReply, OpenAIChat
-from .prompts import Domain, Message, Prompts
-from .reply import clean_correction, leaks_answer, parse_verdict
+from .probe import probe
+from .prompts import Domain, Prompts
+from .reply import clean_correction, leaks_answer, parse_verdict, verdict_pattern, verdict_schema
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 # Servers may take other defaults from a model's own files; the paper samples at temperature 1 without any cut.
-_VLLM_PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+_VLLM_PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "watermarking": False}
 _VLLM_CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
-_VLLM_TOKENS = {"logprobs": True, "return_token_ids": True}
-_HINTS = {
-    "empty": "Where the text came as reasoning, start the server without --reasoning-parser, or turn thinking off with "
-    "extra_body={'chat_template_kwargs': {'enable_thinking': False}}",
-    "length": "Raise max_tokens, or turn thinking off",
-    "unparsable": "Take a stronger model, or set constrain_reply=True where the server knows JSON schemas",
-    "connection": "Check that the server is up and that base_url ends in /v1",
-    "timeout": "Check that the server is not overloaded, or raise timeout_seconds",
-}
+_VLLM_CHAT_IDS = {"logprobs": True, "return_token_ids": True}
+_VLLM_COMPLETION_IDS = {"logprobs": 0, "return_token_ids": True}  # 0: of the sampled token alone
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What calls of one kind cost: calls, repeated requests, tokens, and wall-clock seconds with retries and pauses."""
+class ReplyForm(Enum):
+    """How an endpoint is asked to hold the reply to a review to its form."""
 
-    calls: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    seconds: float = 0.0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*(mine + theirs for mine, theirs in zip(_fields(self), _fields(other), strict=True)))
+    FREE = "free"  # not at all: the reader is tolerant
+    SCHEMA = "schema"  # `response_format`, which many endpoints know
+    PATTERN = "pattern"  # vLLM's `structured_outputs`, where no white space can run on without end
 
 
 class LLMJudge:
@@ -67,15 +57,24 @@ class LLMJudge:
         timeout_seconds (`float`, defaults to 120): Limit of one request.
         max_retries (`int`, defaults to 3): How often a request is repeated after a timeout, a cut connection or status
             408, 429 or 5xx.
-        prefill (`bool`, defaults to `False`): Whether a correction continues the accepted text itself, as the beginning
-            of the answer (vLLM: `continue_final_message`). Otherwise the text is shown and the model is asked to go on.
+        prefill (`bool`, *optional*): Whether a correction continues the accepted text itself, as the beginning of the
+            answer (vLLM). Otherwise the text is shown and the model is asked to go on. Unset: where it continues ids.
         use_privileged_context (`bool`, defaults to `False`): Whether the model is shown a problem's privileged context.
-        shares_tokenizer (`bool`, defaults to `False`): Whether the model has the policy's tokenizer. Corrections then
-            come as token ids with the model's log-probabilities (vLLM: `return_token_ids`).
-        constrain_reply (`bool`, defaults to `False`): Whether the endpoint is asked to hold verdicts to a JSON schema
-            (`response_format`).
+        shares_tokenizer (`bool`, *optional*): Whether the model has the policy's tokenizer. Corrections then continue
+            the very ids that stand (vLLM's `/tokenize` and `/v1/completions`) and come as ids with the model's
+            log-probabilities. Unset: `probe` finds out; before it, and where it cannot, corrections come as text.
+        constrain_reply (`bool`, *optional*): Whether the endpoint is asked to hold verdicts to their form. Unset:
+            `probe` finds out; before it, they are read from free text.
         extra_body (`Mapping`, *optional*): Fields for every request body.
+        price_per_million_input (`float`, *optional*): Price of a million tokens read. With both, the cost is counted.
+        price_per_million_output (`float`, *optional*): Price of a million tokens written.
+        budget_tokens (`int`, *optional*): Tokens, read and written, after which no more reviews are taken.
+        budget_cost (`float`, *optional*): The same in money; needs both prices.
         sleep (`Callable`, defaults to `asyncio.sleep`): Waits between retries.
+
+    Attributes:
+        account ([`Account`]): What it has cost.
+        leaks (`int`): Corrections withheld because they gave the answer away.
 
     Raises:
         ConfigError: Neither or both of `base_url` and `chat`, or a value outside its range.
@@ -94,11 +93,15 @@ class LLMJudge:
         max_tokens: int = 1024,
         timeout_seconds: float = 120.0,
         max_retries: int = 3,
-        prefill: bool = False,
+        prefill: bool | None = None,
         use_privileged_context: bool = False,
-        shares_tokenizer: bool = False,
-        constrain_reply: bool = False,
+        shares_tokenizer: bool | None = None,
+        constrain_reply: bool | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        price_per_million_input: float | None = None,
+        price_per_million_output: float | None = None,
+        budget_tokens: int | None = None,
+        budget_cost: float | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ):
         if (base_url is None) == (chat is None):
@@ -112,17 +115,33 @@ class LLMJudge:
                 raise ConfigError(name, value, f"at least {least}", f"set {name}={least} or more")
         if not (math.isfinite(timeout_seconds) and timeout_seconds > 0):
             raise ConfigError("timeout_seconds", timeout_seconds, "a finite number above 0", "use 120")
+        self.account = Account(
+            price_per_million_input=price_per_million_input,
+            price_per_million_output=price_per_million_output,
+            budget_tokens=budget_tokens,
+            budget_cost=budget_cost,
+        )
         if chat is None:
-            body = (_VLLM_PLAIN_SAMPLING if prefill or shares_tokenizer else {}) | dict(extra_body or {})
-            chat = OpenAIChat(model, base_url, api_key=api_key, timeout_seconds=timeout_seconds, extra_body=body)
+            optional = {"seed", *_VLLM_PLAIN_SAMPLING, *(() if constrain_reply else ("response_format",))}
+            chat = OpenAIChat(
+                model,
+                base_url,
+                api_key=api_key,
+                timeout_seconds=timeout_seconds,
+                extra_body=(_VLLM_PLAIN_SAMPLING if prefill or shares_tokenizer else {}) | dict(extra_body or {}),
+                optional=optional,
+            )
         self.chat, self.prompts = chat, prompts if prompts is not None else Prompts(domain)
         self.temperature, self.max_tokens = temperature, max_tokens
         self.timeout_seconds, self.max_retries = timeout_seconds, max_retries
         self.prefill, self.use_privileged_context = prefill, use_privileged_context
         self.shares_tokenizer, self.constrain_reply = shares_tokenizer, constrain_reply
-        self.usage = {"review": Usage(), "correction": Usage()}
-        self.leaks = 0  # corrections withheld because they gave the answer away
-        self._model, self._sleep = model, sleep
+        self.reply_form = ReplyForm.SCHEMA if constrain_reply else ReplyForm.FREE
+        self.continues_ids = bool(shares_tokenizer) and prefill is not False and hasattr(chat, "complete")
+        self.vocabulary: Vocabulary | None = None
+        self.longest_text_tokens: int | None = None
+        self.leaks = 0
+        self._model, self._sleep, self._extra_body = model, sleep, dict(extra_body or {})
 
     def __repr__(self) -> str:
         return f"LLMJudge(chat={self.chat!r}, domain={self.prompts.domain.value!r}, prefill={self.prefill})"
@@ -131,6 +150,20 @@ class LLMJudge:
     def weight_version(self) -> str:
         """Name of the model; empty where it is not known."""
         return getattr(self.chat, "model", None) or self._model or ""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether its budget is spent; no chunk is reviewed then."""
+        return self.account.exhausted
+
+    def prepare(self, vocabulary: Vocabulary, longest_text_tokens: int) -> None:
+        """Say, before `probe`, whose text is judged.
+
+        Args:
+            vocabulary (`Vocabulary`): The policy's.
+            longest_text_tokens (`int`): Of a question and the text under review together, at most.
+        """
+        self.vocabulary, self.longest_text_tokens = vocabulary, longest_text_tokens
 
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
         """Ask whether the newest steps stand.
@@ -141,9 +174,15 @@ class LLMJudge:
                 `bad_response`.
             JudgeError: The endpoint refuses such requests.
         """
+        if self.exhausted:  # this one waited for its turn while others spent the rest
+            return KEEP
         messages = self.prompts.review(self._shown(problem), steps, first_new)
-        schema = {"response_format": _schema(len(steps), first_new)} if self.constrain_reply else {}
-        reply = await self._ask("review", messages, max_tokens=self.max_tokens, seed=seed, **schema)
+        form = self._form(len(steps), first_new)
+        reply = await self._ask(
+            "review",
+            seed,
+            lambda: self.chat(messages, max_tokens=self.max_tokens, temperature=self.temperature, seed=seed, **form),
+        )
         if not reply.text.strip():
             raise _empty(reply)
         try:
@@ -164,10 +203,21 @@ class LLMJudge:
             NoVerdict: As in `review`, but for what a reply says: any text is a correction.
             JudgeError: As in `review`; also where `shares_tokenizer` was set and no token ids came.
         """
-        messages = self.prompts.intervention(self._shown(problem), accepted, verdict.reason, prefill=self.prefill)
+        by_ids = self.continues_ids and (not accepted or bool(getattr(accepted, "ids", ())))
+        prefill = by_ids or bool(self.prefill)
+        messages = self.prompts.intervention(self._shown(problem), accepted, verdict.reason, prefill=prefill)
         continued = messages[-1]["role"] == "assistant"
-        extra = (_VLLM_CONTINUE if continued else {}) | (_VLLM_TOKENS if self.shares_tokenizer else {})
-        reply = await self._ask("correction", messages, max_tokens=max_tokens, seed=seed, **extra)
+        options = {"max_tokens": max_tokens, "temperature": self.temperature, "seed": seed}
+
+        async def ask() -> ChatReply | str:
+            if by_ids:
+                opened = await self.chat.tokenize(messages[:-1] if continued else messages)
+                prompt_ids = (*opened.ids, *getattr(accepted, "ids", ()))
+                return await self.chat.complete(prompt_ids, **options, **_VLLM_COMPLETION_IDS)
+            extra = (_VLLM_CONTINUE if continued else {}) | (_VLLM_CHAT_IDS if self.shares_tokenizer else {})
+            return await self.chat(messages, **options, **extra)
+
+        reply = await self._ask("correction", seed, ask)
         if not reply.text and reply.reasoning:
             raise _empty(reply)
         text = clean_correction(reply.text, "" if continued else accepted)
@@ -179,28 +229,41 @@ class LLMJudge:
         if reply.ids is None:
             raise JudgeError(f"{self!r} sent no token ids; without them set shares_tokenizer=False")
         # Ids spell the reply as it came: where something was taken off, only the text is right.
-        return Correction(ids=reply.ids, logps=reply.logps) if text == reply.text else Correction(text=text)
+        if text != reply.text:
+            return Correction(text=text)
+        # Servers report those of temperature 1, unless they are told to do otherwise.
+        return Correction(ids=reply.ids, logps=reply.logps if self.temperature == 1 else None)
 
     async def probe(self) -> None:
-        """Ask for one easy review, to find a wrong set-up before training starts.
+        """Ask for one easy review, find out what the endpoint offers, and explain a set-up that cannot work.
 
         Raises:
-            JudgeError: No verdict came back; the message says what to try.
+            JudgeError: No verdict came back, or there is too little room; the message says what to try.
         """
-        try:
-            await self.review(Problem("What is 17 + 25?"), ["17 + 25 = 42, so the answer is 42."], 0, seed=0)
-        except NoVerdict as failure:
-            hint = _HINTS.get(failure.reason, "Ask it by hand and look at what comes back")
-            raise JudgeError(f"{self!r} gave no verdict on a trivial review ({failure}). {hint}.") from failure
+        await probe(self)
+
+    def offer(self, *, vllm: bool, shares_tokenizer: bool) -> None:
+        """Use what the endpoint was found to offer, where the user left it open."""
+        if self.constrain_reply is None or (self.constrain_reply and vllm):
+            self.reply_form = ReplyForm.PATTERN if vllm else ReplyForm.SCHEMA
+        if self.shares_tokenizer is None:
+            self.shares_tokenizer = shares_tokenizer
+        self.continues_ids = vllm and bool(self.shares_tokenizer) and self.prefill is not False
+        if vllm and isinstance(self.chat, OpenAIChat):
+            self.chat.extra_body = _VLLM_PLAIN_SAMPLING | self._extra_body
+
+    @property
+    def may_free_reply(self) -> bool:
+        """Whether replies are held to their form without the user's word for it."""
+        return self.constrain_reply is None and self.reply_form is not ReplyForm.FREE
+
+    def free_reply(self) -> None:
+        """Hold replies to no form."""
+        self.reply_form = ReplyForm.FREE
 
     def counters(self) -> dict[str, float]:
         """Everything counted so far, by metric name. The numbers only grow."""
-        counted = {
-            f"judge/{role}/{field.name}": float(getattr(usage, field.name))
-            for role, usage in self.usage.items()
-            for field in dataclasses.fields(Usage)
-        }
-        return counted | {"judge/leak": float(self.leaks)}
+        return self.account.counters() | {"judge/leak": float(self.leaks)}
 
     async def aclose(self) -> None:
         """Close the connections, on the event loop that made the calls."""
@@ -211,27 +274,42 @@ class LLMJudge:
         """The problem as the model may see it."""
         return problem if self.use_privileged_context else dataclasses.replace(problem, privileged_context=None)
 
-    async def _ask(self, role: str, messages: list[Message], *, max_tokens: int, seed: int, **extra: Any) -> ChatReply:
-        """One request, repeated after transport faults with capped, growing pauses."""
-        started, retries, reply = time.monotonic(), 0, ChatReply("")
+    def _form(self, num_steps: int, first_new: int) -> dict[str, Any]:
+        """Fields that hold the reply to its form."""
+        if self.reply_form is ReplyForm.PATTERN:
+            return {"structured_outputs": {"regex": verdict_pattern(num_steps, first_new)}}
+        if self.reply_form is ReplyForm.SCHEMA:
+            schema = {"name": "verdict", "schema": verdict_schema(num_steps, first_new)}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        return {}
+
+    async def _ask(self, role: str, seed: int, request: Callable[[], Awaitable[ChatReply | str]]) -> ChatReply:
+        """One call, and what it took into the account."""
+        started, reply = time.monotonic(), ChatReply("")
         try:
-            while True:
-                try:
-                    async with asyncio.timeout(self.timeout_seconds):
-                        answer = await self.chat(
-                            messages, max_tokens=max_tokens, temperature=self.temperature, seed=seed, **extra
-                        )
-                    reply = ChatReply(answer) if isinstance(answer, str) else answer
-                    return reply
-                except (ChatFault, TimeoutError, ConnectionError) as error:
-                    fault = self._fault(error)
-                if retries == self.max_retries:
-                    raise NoVerdict(fault.reason, f"{fault.detail} (after {retries + 1} requests)") from fault
-                await self._sleep(_pause_seconds(retries, fault, seed))
-                retries += 1
+            answer = await self.persist(role, seed, request)
+            reply = ChatReply(answer) if isinstance(answer, str) else answer
+            return reply
         finally:
-            seconds = time.monotonic() - started
-            self.usage[role] += Usage(1, retries, reply.prompt_tokens, reply.completion_tokens, seconds)
+            tokens, seconds = (reply.prompt_tokens, reply.completion_tokens), time.monotonic() - started
+            self.account.add(role, Usage(1, 0, *tokens, seconds, reply.cached_tokens))
+
+    async def persist(self, role: str, seed: int, request: Callable[[], Awaitable[Any]]) -> Any:
+        """Make a request; repeat it after transport faults, with capped and growing pauses.
+
+        Raises:
+            NoVerdict: The last repetition failed, too.
+        """
+        for retries in itertools.count():
+            try:
+                async with asyncio.timeout(self.timeout_seconds):
+                    return await request()
+            except (ChatFault, TimeoutError, ConnectionError) as error:
+                fault = self._fault(error)
+            if retries == self.max_retries:
+                raise NoVerdict(fault.reason, f"{fault.detail} (after {retries + 1} requests)") from fault
+            await self._sleep(_pause_seconds(retries, fault, seed))
+            self.account.add(role, Usage(retries=1))
 
     def _fault(self, error: Exception) -> ChatFault:
         if isinstance(error, ChatFault):
@@ -253,24 +331,3 @@ def _empty(reply: ChatReply) -> NoVerdict:
     if reply.reasoning:
         detail += f"; the text came as reasoning_content ({len(reply.reasoning)} characters)"
     return NoVerdict("empty", detail)
-
-
-def _schema(num_steps: int, first_new: int) -> dict[str, Any]:
-    """The reply as a JSON schema: the reason first, and a step among the new ones."""
-
-    def variant(decision: str, **more: Any) -> dict[str, Any]:
-        properties = {"reason": {"type": "string", "maxLength": 200}, "decision": {"const": decision}, **more}
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        }
-
-    steps = {"enum": list(range(first_new + 1, num_steps + 1))}
-    schema = {"anyOf": [variant("keep"), variant("revise", step=steps)]}
-    return {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema}}
-
-
-def _fields(usage: Usage) -> tuple[float, ...]:
-    return dataclasses.astuple(usage)

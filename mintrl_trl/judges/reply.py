@@ -9,6 +9,7 @@ the length of the reply, whatever it holds, and no reply raises anything but `No
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from ..errors import NoVerdict
 from ..rollouts.doors import KEEP, Revise, Verdict
@@ -84,6 +85,39 @@ def spell_verdict(step: int | None) -> str:
     ```
     """
     return json.dumps({"decision": "keep"} if step is None else {"decision": "revise", "step": step + 1})
+
+
+def verdict_schema(num_steps: int, first_new: int) -> dict[str, Any]:
+    """The reply to a review as a JSON schema: the reason first, and a step among the new ones."""
+
+    def variant(decision: str, **more: Any) -> dict[str, Any]:
+        properties = {"reason": {"type": "string", "maxLength": MAX_REASON_CHARS}, "decision": {"const": decision}}
+        properties |= more
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+            "additionalProperties": False,
+        }
+
+    steps = {"enum": list(range(first_new + 1, num_steps + 1))}
+    return {"anyOf": [variant("keep"), variant("revise", step=steps)]}
+
+
+def verdict_pattern(num_steps: int, first_new: int) -> str:
+    r"""The same as a regular expression, which leaves no room for white space without end.
+
+    The reason holds no quotation mark and no backslash, so that nothing in it has to be escaped.
+
+    ```python
+    >>> bool(re.fullmatch(verdict_pattern(3, 1), '{"reason": "2 + 2 is 4", "decision": "revise", "step": 3}'))
+    True
+
+    ```
+    """
+    steps = "|".join(map(str, range(first_new + 1, num_steps + 1)))
+    reason = rf'[^"\\\n\r\t]{{1,{MAX_REASON_CHARS}}}'
+    return rf'\{{"reason": "{reason}", "decision": ("keep"|"revise", "step": ({steps}))\}}'
 
 
 def clean_correction(text: str, accepted: str = "") -> str:

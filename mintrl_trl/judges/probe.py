@@ -1,0 +1,125 @@
+"""The first questions to a judge: does it answer, what does its endpoint offer, is there room for what will be asked.
+
+Owns the explanations of what can be wrong with a set-up. It decides nothing that the user has decided, and changes no
+server. Invariant: whatever is wrong comes out as a `JudgeError` that says what to try.
+"""
+
+import logging
+import re
+from typing import TYPE_CHECKING
+
+from ..errors import JudgeError, NoVerdict
+from ..rollouts.doors import Revise, TokenText
+from ..rollouts.rollout import Problem
+from .chat import RefusedError, Tokenized
+
+if TYPE_CHECKING:
+    from .llm import LLMJudge
+
+logger = logging.getLogger(__name__)
+
+_PROBLEM, _STEP = Problem("What is 17 + 25?"), "17 + 25 = 42, so the answer is 42."
+# Numbers, formulas, code, scripts and blanks: two tokenizers that agree on all of it are one.
+_SAMPLE = """Let $x_1 = \\frac{-3}{8}$; then 1234567 + 89.25 ≠ x², it's don't-know.
+
+```python
+for i in range(10):
+\tprint(f'{i:>5}',   end='')
+
+
+# Grüße, 数学, задача 🎲
+```
+"""
+_CORRECTION_TOKENS = 16
+_FORM = re.compile(r"response_format|structured|guided|schema|regex|grammar", re.IGNORECASE)
+_HINTS = {
+    "empty": "Where the text came as reasoning, start the server without --reasoning-parser, or turn thinking off with "
+    "extra_body={'chat_template_kwargs': {'enable_thinking': False}} (in a config: judge_extra_body)",
+    "length": "Raise max_tokens (in a config: judge_max_tokens), or turn thinking off",
+    "unparsable": "Take a stronger model, or set constrain_reply=True where the server knows JSON schemas",
+    "connection": "Check that the server is up and that base_url ends in /v1",
+    "timeout": "Check that the server is not overloaded, or raise timeout_seconds",
+    "context_length": "Start its server with a larger --max-model-len",
+    "rate_limited": "Lower max_concurrent_reviews, or ask the provider for a higher limit",
+}
+
+
+async def probe(judge: "LLMJudge") -> None:
+    """Ask a judge for an easy review and use what its endpoint offers.
+
+    Raises:
+        JudgeError: It cannot work as it is set up; the message says what to try.
+    """
+    known = await _learn(judge)
+    prompt_tokens = await _review(judge)
+    if known is not None and known.max_model_len is not None:
+        _check_room(judge, known.max_model_len, prompt_tokens)
+    if judge.shares_tokenizer:
+        await _correct(judge)
+
+
+async def _learn(judge: "LLMJudge") -> Tokenized | None:
+    """Whether the endpoint is vLLM's and has the policy's tokenizer; what it made of a sample."""
+    if not hasattr(judge.chat, "tokenize"):
+        return None
+    try:
+        found = await judge.persist("review", 0, lambda: judge.chat.tokenize(_SAMPLE))
+    except JudgeError:
+        found = None  # no such route
+    except NoVerdict:
+        found = None  # a gateway in trouble, or nobody there; the review will tell
+    same = found is not None and judge.vocabulary is not None and found.ids == tuple(judge.vocabulary.encode(_SAMPLE))
+    if judge.shares_tokenizer and found is not None and judge.vocabulary is not None and not same:
+        raise JudgeError(
+            f"{judge!r} has another tokenizer than the policy, so its token ids mean other text. Set "
+            "shares_tokenizer=False (in a config: remove judge_shares_tokenizer), or take a model of the same family"
+        )
+    judge.offer(vllm=found is not None, shares_tokenizer=same)
+    return found
+
+
+async def _review(judge: "LLMJudge") -> int:
+    """Tokens of the prompt of an easy review that came to a verdict."""
+    for last in (False, True):
+        before = judge.account.usage["review"].prompt_tokens
+        try:
+            await judge.review(_PROBLEM, [_STEP], 0, seed=0)
+            break
+        except NoVerdict as failure:
+            if last or not judge.may_free_reply:
+                hint = _HINTS.get(failure.reason, "Ask it by hand and look at what comes back")
+                raise JudgeError(f"{judge!r} gave no verdict on a trivial review ({failure}). {hint}.") from failure
+            found: Exception = failure
+        except RefusedError as refusal:
+            if refusal.status not in (400, 422) or last or not judge.may_free_reply:
+                if judge.constrain_reply and _FORM.search(refusal.words):
+                    raise JudgeError(f"{refusal}. It knows no such form: remove constrain_reply=True") from refusal
+                raise
+            found = refusal
+        judge.free_reply()
+        logger.warning("%r gave no verdict when held to its form; it is asked for free text. %s", judge, found)
+    return judge.account.usage["review"].prompt_tokens - before
+
+
+def _check_room(judge: "LLMJudge", room: int, prompt_tokens: int) -> None:
+    text = judge.longest_text_tokens
+    if text is None or room >= prompt_tokens + text + judge.max_tokens:
+        return
+    need = prompt_tokens + text + judge.max_tokens
+    raise JudgeError(
+        f"{judge!r} has a context of {room} tokens, and a review may need {need}: {text} of question and solution, "
+        f"{prompt_tokens} of instructions, {judge.max_tokens} of reply. Start its server with --max-model-len {need}, "
+        "or lower max_prompt_length, max_reviews, chunk_tokens or judge_max_tokens"
+    )
+
+
+async def _correct(judge: "LLMJudge") -> None:
+    """Let the judge continue ids once."""
+    accepted = TokenText("") if judge.vocabulary is None else TokenText(_STEP, judge.vocabulary.encode(_STEP))
+    try:
+        await judge.intervene(_PROBLEM, accepted, Revise(0), _CORRECTION_TOKENS, seed=0)
+    except (NoVerdict, JudgeError) as failure:
+        raise JudgeError(
+            f"{judge!r} gave no correction as token ids ({failure}). Use vLLM 0.22 or newer, or set "
+            "shares_tokenizer=False (in a config: judge_shares_tokenizer: false) for corrections as text"
+        ) from failure
