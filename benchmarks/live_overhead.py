@@ -68,8 +68,9 @@ class LiveScenario:
         return tuple(min(max(round(length), 1), self.cap_tokens) for length in drawn)
 
     def requests(self, mode: Mode, update: int) -> list[RolloutRequest]:
-        """The rows; prompts differ from update to update, so that no round finds the last one's in the cache."""
-        rng = random.Random(update)
+        """The rows. Seeds, and with them verdicts, are those of the update; prompts are new in every batch, so that none
+        finds the last one's work in the cache."""
+        rng = random.Random(f"{update} {mode.value}")
         reviewed = Role.CONTROL if mode is Mode.ON_POLICY else Role.INTERVENED
         return [
             RolloutRequest(
@@ -198,8 +199,8 @@ def take_turns(url: str, scenario: LiveScenario, rounds: int) -> dict[Mode, list
         make_batch(generator, LiveScenario(mean_tokens=16.0), Mode.ON_POLICY, rounds, loop)
         for turn in range(rounds):
             order = list(Mode) if turn % 2 == 0 else list(reversed(Mode))
-            for place, mode in enumerate(order):
-                outcomes[mode].append(make_batch(generator, scenario, mode, 10 * turn + place, loop))
+            for mode in order:
+                outcomes[mode].append(make_batch(generator, scenario, mode, turn, loop))
                 print(f"  round {turn}: {mode.value:11} {outcomes[mode][-1].seconds:6.1f} s", flush=True)
         loop.run(generator.aclose())
     finally:

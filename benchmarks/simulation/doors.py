@@ -78,7 +78,9 @@ def requests(scenario: Scenario, phase: Phase) -> list[RolloutRequest]:
 class SimulatedStream:
     """One request to the policy, read as messages of some tokens come in."""
 
-    def __init__(self, server: SimulatedServer, prefix: tuple[int, ...], answer: list[int], scenario: Scenario):
+    def __init__(
+        self, server: SimulatedServer, prefix: tuple[int, ...], answer: list[SampledToken], scenario: Scenario
+    ):
         self._server, self._prefix, self._answer, self._scenario = server, prefix, answer, scenario
         self._request = None
         self._read = 0
@@ -92,18 +94,18 @@ class SimulatedStream:
         if self._request is None:
             await asyncio.sleep(self._scenario.request_seconds)
             every = self._scenario.stream_tokens
-            self._request = self._server.submit(self._prefix, self._answer, POLICY, every)
+            self._request = self._server.submit(self._prefix, [token.id for token in self._answer], POLICY, every)
         while self._read == self._request.sent:
             self._request.news.clear()
             await self._request.news.wait()
         self._read += 1
-        return SampledToken(self._answer[self._read - 1], _LOGP)
+        return self._answer[self._read - 1]
 
     def take(self) -> list[SampledToken]:
         """The rest of the message."""
-        ids = self._answer[self._read : self._request.sent]
-        self._read += len(ids)
-        return [SampledToken(token, _LOGP) for token in ids]
+        ready = self._answer[self._read : self._request.sent]
+        self._read += len(ready)
+        return ready
 
     async def aclose(self) -> None:
         """Abort the request."""
@@ -127,9 +129,10 @@ class SimulatedPolicy:
         standing = len(prefix_ids) - start - prefix_ids[start:].count(FIX)
         stop = min(standing + max_tokens, self._scenario.lengths[row])
         word, every = self._vocabulary.word_of(row), self._scenario.step_tokens
-        answer = [word + ((position + 1) % every == 0) for position in range(standing, stop)]
+        step = [SampledToken(word, _LOGP)] * (every - 1) + [SampledToken(word + 1, _LOGP)]
+        answer = (step * (stop // every + 1))[standing:stop]
         if stop == self._scenario.lengths[row]:
-            answer[-1] = END
+            answer[-1] = SampledToken(END, _LOGP)
         return SimulatedStream(self._servers[row % len(self._servers)], tuple(prefix_ids), answer, self._scenario)
 
 

@@ -68,10 +68,11 @@ class LockStep:
     async def _chunk(self, draft: Draft, tokens: int | None) -> Span:
         room = self._budget.max_completion_tokens - len(draft.ids)
         prefix = (*draft.request.prompt_ids, *draft.ids)
-        sampled = [
-            token
-            async for token in self._generator.stream(prefix, min(tokens or room, room), self._seed(draft, "policy"))
-        ]
+        stream = self._generator.stream(prefix, min(tokens or room, room), self._seed(draft, "policy"))
+        take, sampled = getattr(stream, "take", list), []
+        async for token in stream:
+            sampled.append(token)
+            sampled += take()
         ids, logps = zip(*sampled, strict=True)
         return Span(ids, Author.POLICY, self._generator.weight_version, None if None in logps else logps)
 
