@@ -68,8 +68,9 @@ class LiveScenario:
         return tuple(min(max(round(length), 1), self.cap_tokens) for length in drawn)
 
     def requests(self, mode: Mode, update: int) -> list[RolloutRequest]:
-        """The rows. Seeds, and with them verdicts, are those of the update; prompts are new in every batch, so that none
-        finds the last one's work in the cache."""
+        """The rows. Seeds, and with them verdicts, are those of the update; prompts are new in every batch, so that no
+        batch finds another's work in the server's cache.
+        """
         rng = random.Random(f"{update} {mode.value}")
         reviewed = Role.CONTROL if mode is Mode.ON_POLICY else Role.INTERVENED
         return [
