@@ -14,7 +14,7 @@ from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_availab
 from trl import GRPOConfig
 
 from .batch_plan import DERIVED_SIZES, Derived, plan_batches
-from .config_checks import check_fields, check_keys
+from .config_checks import addresses, check_fields, check_keys
 from .config_combinations import check_combinations, resolve_generation
 from .config_judge import JudgeConfig, setting
 from .errors import ConfigError
@@ -209,6 +209,11 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
     disable_dropout: bool = setting(
         True, "Rollouts are sampled without dropout; a model that would still drop out in training is refused."
     )
+    vllm_server_base_url: str | None = setting(
+        None,
+        "Address of the policy's vLLM server, such as http://localhost:8000; several with commas between them. Unset: "
+        "made of vllm_server_host and vllm_server_port.",
+    )
     vllm_mode: str = setting("server", "Only 'server': rollouts come from a vLLM server of their own.")
     vllm_importance_sampling_correction: bool = setting(
         False, "Must stay off: it would remove the gradient of every rollout that holds a correction."
@@ -295,11 +300,11 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
         return self.num_intervened > 0 and self.max_reviews > 0 and self.intervention_updates > 0
 
     @property
-    def server_url(self) -> str | None:
-        """Root of the vLLM server that samples the policy; `None` with local generation."""
+    def server_urls(self) -> tuple[str, ...]:
+        """Roots of the vLLM servers that sample the policy; none with local generation."""
         if self.generation != "vllm":
-            return None
-        return (self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}").rstrip("/")
+            return ()
+        return addresses(self.vllm_server_base_url or f"http://{self.vllm_server_host}:{self.vllm_server_port}")
 
     @property
     def updates_per_batch(self) -> int:

@@ -147,7 +147,12 @@ def check_fields(config: Any) -> None:
             fix = f"did you mean {name}={near[0]!r}" if near else f"set {name}={CHOICES[name][0]!r}"
             raise ConfigError(name, value, _listed(CHOICES[name]), fix)
     for name, example in ADDRESSES.items():
-        _check_address(name, getattr(config, name), example)
+        given = getattr(config, name)
+        several = addresses(given or "") if name == "vllm_server_base_url" else (given,)
+        for address in several if given is not None else ():
+            _check_address(name, address, example)
+        if len(set(several)) < len(several):
+            raise ConfigError(name, given, "each address once", "remove the repeated ones")
     variable = config.judge_api_key_env
     if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
         allowed = "the name of an environment variable: letters, digits and _"
@@ -218,9 +223,16 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def _check_address(name: str, address: str | None, example: str) -> None:
-    if address is None:
-        return
+def addresses(text: str) -> tuple[str, ...]:
+    """The addresses in a setting that may hold several.
+
+    >>> addresses("http://a:8000/, http://b:8000")
+    ('http://a:8000', 'http://b:8000')
+    """
+    return tuple(address.strip().rstrip("/") for address in text.split(","))
+
+
+def _check_address(name: str, address: str, example: str) -> None:
     allowed = f"an http or https address such as {example}"
     if "@" in address:
         fix = f"set {name}={example!r}, and name the variable that holds the key in judge_api_key_env"

@@ -6,7 +6,7 @@ its trainer holds, and a failed sync stops all processes with the same message i
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from peft import PeftModel
 
 from . import trl_seams
 from .errors import ConfigError
+from .generation.server import server_root
+from .generation.servers import SeveralServers, SyncToAll
 from .generation.vllm import VLLMGenerator
 from .generation.weight_sync import CheckpointSync, LoRASync, WeightSync
 from .processes import all_or_none
@@ -39,18 +41,22 @@ class ServedPolicy:
     def __init__(self, trainer: "MInTRLTrainer", vocabulary: Vocabulary):
         self.trainer = trainer
         args, accelerator = trainer.args, trainer.accelerator
-        self.generator = VLLMGenerator(
-            args.server_url,
-            trainer.model.config._name_or_path,
-            end_ids=vocabulary.end_ids,
-            vocabulary_size=vocabulary.size,
-            temperature=args.temperature,
-            top_p=args.top_p,
-            top_k=args.top_k,
-            min_p=args.min_p or 0.0,
-            repetition_penalty=args.repetition_penalty,
-            max_concurrency=args.max_concurrent_rollouts,
-        )
+        generators = [
+            VLLMGenerator(
+                url,
+                trainer.model.config._name_or_path,
+                end_ids=vocabulary.end_ids,
+                vocabulary_size=vocabulary.size,
+                temperature=args.temperature,
+                top_p=args.top_p,
+                top_k=args.top_k,
+                min_p=args.min_p or 0.0,
+                repetition_penalty=args.repetition_penalty,
+                max_concurrency=args.max_concurrent_rollouts,
+            )
+            for url in args.server_urls
+        ]
+        self.generator = generators[0] if len(generators) == 1 else SeveralServers(generators)
         with all_or_none():
             if accelerator.is_main_process:
                 self.generator.verify(
@@ -70,7 +76,27 @@ class ServedPolicy:
             allowed = f"{'lora' if is_adapter else 'checkpoint'} or auto for a model that trains {model}"
             raise ConfigError("weight_sync", args.weight_sync, allowed, "set weight_sync='auto'")
         folder = Path(args.weight_sync_dir or Path(args.output_dir) / "weight_sync")
-        return (LoRASync if way == "lora" else CheckpointSync)(args.server_url, folder)
+        if way == "lora":
+            syncs = [LoRASync(url, folder) for url in args.server_urls]
+        else:
+            self._refuse_judge_on(args.server_urls)
+            tied = bool(self._model().config.get_text_config().tie_word_embeddings)
+            syncs = [CheckpointSync(url, folder, tied_weights=tied) for url in args.server_urls]
+        return syncs[0] if len(syncs) == 1 else SyncToAll(syncs)
+
+    def _refuse_judge_on(self, urls: Sequence[str]) -> None:
+        """Full weights replace the model on its server, so a judge there would be the policy of the moment."""
+        args = self.trainer.args
+        if not args.needs_judge or args.judge_base_url is None:
+            return
+        if server_root(args.judge_base_url) in map(server_root, urls):
+            raise ConfigError(
+                "judge_base_url",
+                args.judge_base_url,
+                "another server than the policy's, whose weights every sync replaces",
+                "start a second server for the judge and give its URL, or train an adapter (peft_config): the base "
+                "model then stays on the policy's server under its own name",
+            )
 
     def sync(self, version: str) -> None:
         """Bring the current weights to the server. Every process takes part and returns, or raises, together.

@@ -73,6 +73,7 @@ class FakeVLLM:
     def __init__(self, model: str = "policy", max_model_len: int = 4096, dev_mode: bool = True, lora: bool = True):
         self.model, self.max_model_len, self.dev_mode, self.lora = model, max_model_len, dev_mode, lora
         self.logprobs_mode = "raw_logprobs"
+        self.device, self.worker_extension = "cuda", ""
         self.script: Callable[[dict], list] = count_down
         self.chat: Callable[[dict], str] = lambda body: ""
         self.faults: dict[str, deque] = defaultdict(deque)
@@ -212,10 +213,7 @@ class FakeVLLM:
             ("POST", "/reset_prefix_cache"): self._reset_prefix_cache,
             ("POST", "/update_weight_version"): self._update_weight_version,
             ("GET", "/weight_info"): lambda body: (200, {"weight_version": self.weight_version}),
-            ("GET", "/server_info"): lambda body: (
-                200,
-                {"vllm_config": {"model_config": {"logprobs_mode": self.logprobs_mode}}},
-            ),
+            ("GET", "/server_info"): lambda body: (200, {"vllm_config": self._config()}),
         }
         lora = {
             ("POST", "/v1/load_lora_adapter"): self._load_adapter,
@@ -244,6 +242,13 @@ class FakeVLLM:
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         answer = {"id": "chat-1", "object": "chat.completion", "created": 0, "model": body["model"]}
         return 200, answer | {"choices": [choice], "usage": usage}
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "model_config": {"logprobs_mode": self.logprobs_mode},
+            "device_config": {"device": self.device},
+            "parallel_config": {"worker_extension_cls": self.worker_extension},
+        }
 
     def _collective_rpc(self, body: dict) -> tuple[int, Any]:
         path = body["kwargs"]["weights_path"]

@@ -276,7 +276,7 @@ def test_known_keys_of_any_class_pass():
 
 def test_the_documented_call_holds_the_papers_values_and_hands_trl_no_client():
     args = MInTRLConfig("runs/demo", anchor="const", kappa=-0.2, **SERVER)
-    assert (args.generation, args.use_vllm, args.server_url) == ("vllm", False, "http://localhost:8000")
+    assert (args.generation, args.use_vllm, args.server_urls) == ("vllm", False, ("http://localhost:8000",))
     assert (args.prompts_per_update, args.num_control, args.num_intervened) == (32, 8, 8)
     assert (args.chunk_tokens, args.max_reviews, args.correction_tokens) == (512, 4, 64)
     assert (args.max_prompt_length, args.max_completion_length) == (2048, 16384)
@@ -382,8 +382,8 @@ def test_settings_of_the_core():
 
 def test_cut_sampling_by_name_and_server_addresses():
     args = MInTRLConfig("runs/demo", top_p=0.9, allow_cut_sampling=True, use_vllm=True, vllm_server_port=9000)
-    assert args.server_url == "http://0.0.0.0:9000"
-    assert MInTRLConfig("runs/demo", generation="local", vllm_server_base_url="http://a:1").server_url is None
+    assert args.server_urls == ("http://0.0.0.0:9000",)
+    assert MInTRLConfig("runs/demo", generation="local", vllm_server_base_url="http://a:1").server_urls == ()
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])

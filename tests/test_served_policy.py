@@ -128,6 +128,32 @@ def test_each_update_has_an_adapter_of_its_own(server, train):
         assert_same_weights(sent, {name: value for name, value in taken.items() if ".lora_" in name})
 
 
+@pytest.mark.parametrize("peft_config", [None, LoraConfig(r=2)], ids=["full weights", "adapter"])
+def test_two_servers_share_the_rollouts_and_have_the_same_weights(server, train, tmp_path, peft_config):
+    with FakeVLLM(MODEL) as other:
+        other.script = write
+        trainer = train(vllm_server_base_url=f"{server.url}, {other.url}/", peft_config=peft_config)
+        trainer.train()
+        trainer.close()
+        if peft_config is None:
+            assert server.weights_path == other.weights_path
+        else:
+            assert server.adapters == other.adapters
+            assert server.bodies(LOAD_ADAPTER) == other.bodies(LOAD_ADAPTER)
+        for fake in (server, other):
+            begun = [body for body in fake.bodies(COMPLETIONS) if len(body["prompt"]) == len("0+1=")]
+            assert len(begun) == 8  # half of two batches
+    versions = {span.weight_version for record in RunFolder(tmp_path).rollouts() for span in record.spans}
+    assert versions == {"update-0", "update-1", "judge"}
+
+
+def test_a_judge_on_the_server_of_full_weights_is_refused(server, train):
+    judge = {"judge": "llm", "judge_base_url": f"{server.url}/v1"}
+    with pytest.raises(ConfigError, match=r"`judge_base_url`.*another server than the policy's.*train an adapter"):
+        train(**judge)
+    train(**judge, peft_config=LoraConfig(r=2))  # the base model stays beside the adapter
+
+
 def test_an_evaluation_uses_the_weights_that_are_there(server, train):
     trainer = train(max_steps=1, intervention_updates=1, num_generations_eval=4)
     trainer.train()

@@ -141,10 +141,10 @@ def test_what_acts_with_another_option_only_is_refused_without_it(name):
 @shows("vllm_server_base_url", "vllm_mode", "vllm_max_model_length")
 def test_a_servers_settings_may_stay_when_local_is_said():
     named = {"vllm_server_host": "10.0.0.1", "vllm_server_port": 9000, "vllm_max_model_length": 32768}
-    assert MInTRLConfig("runs/right", generation="vllm", **named).server_url == "http://10.0.0.1:9000"
-    assert MInTRLConfig("runs/right", generation="local", vllm_mode="colocate", **named).server_url is None
+    assert MInTRLConfig("runs/right", generation="vllm", **named).server_urls == ("http://10.0.0.1:9000",)
+    assert MInTRLConfig("runs/right", generation="local", vllm_mode="colocate", **named).server_urls == ()
     address = {"vllm_server_base_url": "http://10.0.0.1:9000"}
-    assert MInTRLConfig("runs/right", use_vllm=True, **address).server_url == "http://10.0.0.1:9000"
+    assert MInTRLConfig("runs/right", use_vllm=True, **address).server_urls == ("http://10.0.0.1:9000",)
     with pytest.raises(ConfigError, match="18432"):
         MInTRLConfig("runs/wrong", use_vllm=True, vllm_max_model_length=100)
 

@@ -7,6 +7,7 @@ import pytest
 
 from mintrl_trl.errors import ConfigError, GenerationError
 from mintrl_trl.generation.vllm import VLLMGenerator
+from mintrl_trl.generation.vllm_worker import EXTENSION
 from mintrl_trl.generation.weight_sync import CheckpointSync, LoRASync
 
 from .fake_vllm import END, HANG, FakeVLLM, Status, events
@@ -53,6 +54,32 @@ def test_checkpoint_sync_in_order(server, tmp_path):
     assert server.weights_path == path
     assert (tmp_path / "weights-run-v-update-7" / "model.safetensors").read_text() == "seven"
     sync.verify("update-7")
+
+
+@pytest.mark.parametrize(
+    ("device", "extension", "tied", "method"),
+    [
+        ("cpu", EXTENSION, True, "reload_whole_weights"),
+        ("cpu", "", False, "reload_weights"),
+        ("cuda", "", True, "reload_weights"),
+    ],
+    ids=["tied on CPU", "untied on CPU", "tied on GPU"],
+)
+def test_a_server_on_cpu_reloads_a_tied_output_layer_too(server, tmp_path, device, extension, tied, method):
+    server.device, server.worker_extension = device, extension
+    CheckpointSync(server.url, tmp_path, tied_weights=tied).sync("1", write())
+    (body,) = server.bodies("/collective_rpc")
+    assert body["method"] == method
+
+
+def test_a_server_on_cpu_that_would_keep_its_old_output_layer_is_refused(server, tmp_path):
+    server.device = "cpu"
+    sync = CheckpointSync(server.url, tmp_path, tied_weights=True)
+    with pytest.raises(GenerationError, match=rf"runs on CPU.*--worker-extension-cls {EXTENSION}"):
+        sync.sync("1", write())
+    assert server.weights_path is None
+    with pytest.raises(GenerationError):
+        sync.verify("1")
 
 
 def test_restarted_server_is_noticed_and_synced_again(server, tmp_path):
@@ -287,3 +314,16 @@ def test_settings_that_cannot_work(tmp_path, kind):
         kind("http://127.0.0.1:1", tmp_path, run_id="a/b")
     with pytest.raises(ConfigError, match="timeout_seconds"):
         kind("http://127.0.0.1:1", tmp_path, timeout_seconds=0)
+
+
+@pytest.mark.parametrize("dev_mode", [True, False], ids=["development mode", "plain server"])
+def test_an_adapter_needs_the_base_weights_it_belongs_to(server, tmp_path, dev_mode):
+    CheckpointSync(server.url, tmp_path / "other", run_id="other").sync("9", write())
+    server.dev_mode = dev_mode
+    sync = LoRASync(server.url, tmp_path, run_id="run")
+    if dev_mode:
+        with pytest.raises(GenerationError, match=r"no longer has the base weights.*'weights-other-v-9'.*Restart it"):
+            sync.sync("1", write())
+        server.restart()
+    sync.sync("1", write())
+    sync.verify("1")

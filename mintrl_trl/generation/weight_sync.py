@@ -20,10 +20,12 @@ from typing import Any, Protocol
 
 from ..errors import ConfigError, GenerationError
 from .server import ServerControl, ServerError
+from .vllm_worker import EXTENSION
 
 KEPT_VERSIONS = 2  # the one that is served and the one before it
 VERIFY_SECONDS = 30.0  # a healthy server tells its version in milliseconds
 _POLL_SECONDS = 0.2
+_FIRST_WEIGHTS = "default"  # vLLM's name for the weights it starts with
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LABEL = re.compile(r"(weights|adapter)-[A-Za-z0-9._-]+-v-[A-Za-z0-9._-]+")
 
@@ -38,8 +40,11 @@ class WeightSync(Protocol):
         """Raise [`GenerationError`] unless the server serves `version` now."""
 
 
-class _FolderSync(ABC):
-    """What both ways share: names, version folders, one time limit for all server calls of a sync."""
+class FolderSync(ABC):
+    """What both ways share: names, version folders, one time limit for all server calls of a sync.
+
+    A sync has three parts, `save`, `load` and `remove_old_folders`, so that one saved folder may serve several servers.
+    """
 
     kind: str  # first word of folder names
 
@@ -80,12 +85,19 @@ class _FolderSync(ABC):
             GenerationError: The server refused (its own text is in the message) or took longer than
                 `timeout_seconds`, saving not counted.
         """
-        label = self.label(version)
-        path = self._save(label, save)
-        self._deadline = time.monotonic() + self.timeout_seconds
-        model = self._load(label, path)
-        self._remove_old_folders()
+        path = self.save(version, save)
+        model = self.load(version, path)
+        self.remove_old_folders()
         return model
+
+    def load(self, version: str, path: Path) -> str:
+        """Have the server load a version that is saved in `path`, and check that it did; the middle part of `sync`.
+
+        Raises:
+            GenerationError: As `sync`.
+        """
+        self._deadline = time.monotonic() + self.timeout_seconds
+        return self._load(self.label(version), path)
 
     def verify(self, version: str) -> None:
         """Check that the server serves `version` now, as before each batch of rollouts. Changes nothing.
@@ -106,7 +118,9 @@ class _FolderSync(ABC):
     def _prefix(self) -> str:
         return f"{self.kind}-{self.run_id}-v-"
 
-    def _save(self, label: str, save: Callable[[Path], None]) -> Path:
+    def save(self, version: str, save: Callable[[Path], None]) -> Path:
+        """Save the weights into the folder of `version`, anew if it is there; the first part of `sync`."""
+        label = self.label(version)
         path = self.folder / label
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
@@ -147,7 +161,7 @@ class _FolderSync(ABC):
             )
         return left
 
-    def _remove_old_folders(self) -> None:
+    def remove_old_folders(self) -> None:
         """Keep the newest versions of this run; remove older ones and those that earlier runs left behind."""
         self._saved = self._saved[-KEPT_VERSIONS:]
         for path in self.folder.iterdir():
@@ -155,7 +169,7 @@ class _FolderSync(ABC):
                 shutil.rmtree(path, ignore_errors=True)
 
 
-class CheckpointSync(_FolderSync):
+class CheckpointSync(FolderSync):
     """Full weights: the server reloads a checkpoint folder in place. Needs `VLLM_SERVER_DEV_MODE=1` on the server.
 
     Args:
@@ -167,6 +181,8 @@ class CheckpointSync(_FolderSync):
         api_key (`str`, *optional*): The server's own key.
         timeout_seconds (`float`): Limit for all server calls of one sync together.
         idle_seconds (`float`): How long to wait for requests that were just aborted to leave the server.
+        tied_weights (`bool`): Whether the model's output layer is its input embeddings. A server on CPU then needs
+            [`vllm_worker.WholeReload`][mintrl_trl.generation.vllm_worker], or it keeps its old output layer.
     """
 
     kind = "weights"
@@ -181,9 +197,10 @@ class CheckpointSync(_FolderSync):
         api_key: str | None = None,
         timeout_seconds: float = 300.0,
         idle_seconds: float = 10.0,
+        tied_weights: bool = False,
     ):
         super().__init__(base_url, folder, run_id=run_id, api_key=api_key, timeout_seconds=timeout_seconds)
-        self.idle_seconds = idle_seconds
+        self.idle_seconds, self.tied_weights = idle_seconds, tied_weights
 
     def _load(self, label: str, path: Path) -> str:
         # Marked first: if anything below fails, no process takes the weights for those of the version before.
@@ -193,7 +210,7 @@ class CheckpointSync(_FolderSync):
             "POST",
             "/collective_rpc",
             {
-                "method": "reload_weights",
+                "method": self._reload_method(),
                 "kwargs": {"weights_path": str(path)},
                 "timeout": self._deadline - time.monotonic(),
             },
@@ -203,6 +220,22 @@ class CheckpointSync(_FolderSync):
         self._set_version(label)
         self._check(label)
         return next(name for name, card in self._models().items() if not card.get("parent"))
+
+    def _reload_method(self) -> str:
+        """What the server's worker is told to do: vLLM's own reload, or ours where that forgets a layer."""
+        if not self.tied_weights:
+            return "reload_weights"
+        info = self._call("GET", "/server_info?config_format=json", needs=self._NEEDS)
+        config = info.get("vllm_config", {}) if isinstance(info, dict) else {}
+        if config.get("device_config", {}).get("device") != "cpu":
+            return "reload_weights"
+        if config.get("parallel_config", {}).get("worker_extension_cls") != EXTENSION:
+            raise GenerationError(
+                f"{self.control.root} runs on CPU, where vLLM's reload keeps the old output layer of a model that ties "
+                f"it to the input embeddings. Start it with --worker-extension-cls {EXTENSION} and this package's "
+                "folder in PYTHONPATH, or train an adapter"
+            )
+        return "reload_whole_weights"
 
     def _check(self, label: str) -> None:
         answer = self._call("GET", "/weight_info", needs=self._NEEDS)
@@ -232,11 +265,12 @@ class CheckpointSync(_FolderSync):
             time.sleep(_POLL_SECONDS)
 
 
-class LoRASync(_FolderSync):
+class LoRASync(FolderSync):
     """Adapter weights: loaded under a new name and path per version, beside the base model, which stays available.
 
     A new name and path matter: the server's prefix cache knows an adapter by them, so blocks of an old version are
-    never reused. Needs `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` on the server.
+    never reused. Needs `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` on the server, and a server whose base
+    weights no [`CheckpointSync`] has replaced.
 
     Args:
         base_url, folder, run_id, api_key, timeout_seconds: As for [`CheckpointSync`].
@@ -265,7 +299,23 @@ class LoRASync(_FolderSync):
                 f"{self.control.root} does not serve the adapter {label!r}, only {', '.join(map(repr, models))}: it "
                 "was restarted, or the adapter was unloaded. Sync again before generating"
             )
+        self._check_base()
         return models
+
+    def _check_base(self) -> None:
+        """Refuse a server whose base weights an earlier run replaced. That takes the route that tells of it."""
+        try:
+            answer = self._call("GET", "/weight_info")
+        except ServerError as fault:
+            if fault.status == 404:
+                return
+            raise
+        version = answer.get("weight_version") if isinstance(answer, dict) else answer
+        if version != _FIRST_WEIGHTS:
+            raise GenerationError(
+                f"{self.control.root} no longer has the base weights it was started with, but {version!r}: a run with "
+                "full weights used it. Restart it"
+            )
 
     def _unload(self, label: str) -> None:
         try:

@@ -91,7 +91,11 @@ class Vocabulary(Protocol):
 
 
 class PolicyGenerator(Protocol):
-    """Continues token ids with the current policy."""
+    """Continues token ids with the current policy.
+
+    Optional: a method `for_rollout()`, whose value is a context manager that gives the generator of one rollout and is
+    left when the rollout ends. It is for a policy on several servers, where a rollout had better stay on one.
+    """
 
     weight_version: str  # changes whenever the weights behind the door change
 

@@ -13,6 +13,7 @@ What runs where, and how it ends, is `pool.py`'s; `streams.py` reads the policy,
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
@@ -134,7 +135,13 @@ class InterventionSampler:
         self._reviewer.window = reasons
 
     async def _rollout(self, request: RolloutRequest) -> Rollout:
-        """One rollout of Algorithm 1. A control is the case without reviews: one chunk, up to the limit."""
+        """One rollout; it has one generator from its beginning to its end."""
+        for_rollout = getattr(self._generator, "for_rollout", None)
+        with nullcontext(self._generator) if for_rollout is None else for_rollout() as generator:
+            return await self._algorithm(request, generator)
+
+    async def _algorithm(self, request: RolloutRequest, generator: PolicyGenerator) -> Rollout:
+        """Algorithm 1. A control is the case without reviews: one chunk, up to the limit."""
         budget, draft, stream = self._settings.budget, Draft(request, self._vocabulary), None
         now, max_reviews = asyncio.get_running_loop().time, self._max_reviews(request)
         started = now()
@@ -144,7 +151,7 @@ class InterventionSampler:
                 reviewing = len(draft.reviews) < max_reviews and self._reviewer.accepts
                 wanted = min(budget.chunk_tokens, room) if reviewing else room
                 if stream is None or stream.spent:
-                    stream = self._open(draft, room if self._settings.overlap_reviews else wanted)
+                    stream = self._open(generator, draft, room if self._settings.overlap_reviews else wanted)
                 chunk = await stream.take(wanted)
                 self._pool.tally.chunks += 1
                 ended = chunk.ids[-1] in self._vocabulary.end_ids
@@ -232,11 +239,11 @@ class InterventionSampler:
         seed = self._seed(draft, "correction")
         return await self._reviewer.correct(draft.request.problem, accepted, verdict, limit, seed)
 
-    def _open(self, draft: Draft, max_tokens: int) -> StreamReader:
+    def _open(self, generator: PolicyGenerator, draft: Draft, max_tokens: int) -> StreamReader:
         """Continue what stands. Equal seeds for equal numbers of revisions let a reopened stream go on as it was."""
         request = draft.request
         return StreamReader(
-            self._generator,
+            generator,
             (*request.prompt_ids, *draft.ids),
             max_tokens,
             self._seed(draft, "policy"),
