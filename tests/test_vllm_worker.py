@@ -70,7 +70,5 @@ def test_its_name_is_where_it_is_and_the_server_needs_no_other_package():
         "print(sorted({n.split('.')[0] for n in sys.modules} - sys.stdlib_module_names - {'mintrl_trl', '__main__'}))"
     )
     command = [sys.executable, "-S", "-c", code]
-    out = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=30, cwd=Path(__file__).parents[1]
-    )
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=Path(__file__).parents[1])
     assert out.stdout.strip() == "[]"

@@ -269,8 +269,8 @@ class LoRASync(FolderSync):
     """Adapter weights: loaded under a new name and path per version, beside the base model, which stays available.
 
     A new name and path matter: the server's prefix cache knows an adapter by them, so blocks of an old version are
-    never reused. Needs `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` on the server, and a server whose base
-    weights no [`CheckpointSync`] has replaced.
+    never reused. Needs `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True` on the server, and that no
+    [`CheckpointSync`] has replaced its base weights.
 
     Args:
         base_url, folder, run_id, api_key, timeout_seconds: As for [`CheckpointSync`].
