@@ -4,6 +4,7 @@ DDP and FSDP2 get two processes each, which go through all scenarios; everything
 it saw into `FOLDER/KIND-R.pt`, by scenario. A test calls [`one_process`] for what a single process does.
 """
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -367,6 +368,7 @@ def shard_on_cpu() -> None:
 
 
 def main(folder: str, server: str, port: str) -> int:
+    gc.freeze()  # accelerate collects garbage again and again; what was imported is none
     fork = multiprocessing.get_context("fork")
     worst = 0
     for number, kind in enumerate(KINDS):
