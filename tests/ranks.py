@@ -81,11 +81,8 @@ def trained(folder: Path, **settings) -> dict:
 
 
 def groups(folder: Path, server: str, kind: str) -> dict:
-    """Both phases, two micro-batches per update, a group on both processes, clipped gradients, a fresh optimizer.
-
-    Two processes try an update at full length first, which changes nothing.
-    """
-    longer = {"max_steps": 4, "intervention_updates": 2, "dry_run_worst_case": kind != "one"}
+    """Both phases, two micro-batches per update, a group on both processes, clipped gradients, a fresh optimizer."""
+    longer = {"max_steps": 4, "intervention_updates": 2}
     return trained(folder, **GROUPS | longer, reset_optimizer_at_switch=True, max_grad_norm=0.01)
 
 
