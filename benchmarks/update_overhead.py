@@ -1,7 +1,7 @@
 """What an update costs: MInTRL's regression with lean updates against TRL's GRPO update, on the same rows.
 
-    python benchmarks/update_overhead.py                 # 35 minutes on one core
-    python benchmarks/update_overhead.py --rounds 1 --rows 40    # a first look: 3 minutes
+    python benchmarks/update_overhead.py                 # a quarter of an hour on one free core
+    python benchmarks/update_overhead.py --rounds 1 --rows 40    # a first look: 2 minutes
     python benchmarks/update_overhead.py --device cuda   # seconds by the clock, memory of the device
 
 Three batches for a Qwen3 of 6 million weights (width 256, 4 layers, 8,192 tokens); prompts have 16 tokens:
@@ -23,6 +23,7 @@ both micro-batches) and MInTRL's forwarded over live tokens there (the worse, to
 
 import argparse
 import json
+import math
 import random
 import statistics
 import subprocess
@@ -95,14 +96,21 @@ class Cost:
 
 
 def response_lengths(batch: str, rows: int) -> list[int]:
-    """Tokens of each response: the quantiles of the distribution, in a fixed random order."""
+    """Tokens of each response: quantiles of the distribution, every group with its share of short and long ones."""
     if batch == "equal":
         return [CAP_TOKENS] * rows
+    groups = rows // GROUP_ROWS
     normal = statistics.NormalDist()
-    deviates = [normal.inv_cdf((row + 0.5) / rows) for row in range(rows)]
-    mean = statistics.fmean(2.718281828459045 ** (SIGMA * z) for z in deviates)
-    lengths = [min(CAP_TOKENS, max(1, round(MEAN_TOKENS / mean * 2.718281828459045 ** (SIGMA * z)))) for z in deviates]
-    random.Random(0).shuffle(lengths)
+    factors = [math.exp(SIGMA * normal.inv_cdf((row + 0.5) / rows)) for row in range(rows)]  # ascending
+    scale = MEAN_TOKENS / statistics.fmean(factors)
+    quantiles = [min(CAP_TOKENS, max(1, round(scale * factor))) for factor in factors]
+    rng = random.Random(0)
+    lengths = []
+    for group in range(groups):
+        places = [turn * groups + (groups - 1 - group if turn % 2 else group) for turn in range(GROUP_ROWS)]
+        own = [quantiles[place] for place in places]
+        rng.shuffle(own)
+        lengths += own
     return lengths
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .errors import (
+    CheckpointError,
     ConfigError,
     DataError,
     FailureLimitError,
@@ -52,6 +53,7 @@ __all__ = [
     "KEEP",
     "Author",
     "ChatReply",
+    "CheckpointError",
     "ConfigError",
     "Correction",
     "DataError",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CLEAN, FINDINGS, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
-_FLAGS = {"source": "DATA"}  # arguments of functions whose name on the command line is not --name
+_FLAGS = {"source": "DATA", "out": "OUT"}  # arguments of functions whose name on the command line is not --name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mintrl_trl {mintrl_trl.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     _add_check_data(commands)
+    _add_export(commands)
     return parser
 
 
@@ -163,6 +164,47 @@ def _check_data(arguments: argparse.Namespace) -> int:
     print_report(report, Console(highlight=False), arguments.examples)
     sys.stdout.flush()
     return CLEAN if report.clean else FINDINGS
+
+
+# export
+
+_EXPORT = """\
+Write a checkpoint of a run as a plain Hugging Face folder, model and tokenizer: whatever the run trained (all weights
+or an adapter), however they were saved (whole, sharded by FSDP, thinned out later).
+"""
+_EXPORT_MORE = """\
+examples:
+  mintrl export runs/math_qwen3/checkpoint-500 models/mine
+  mintrl export runs/gsm8k_smollm2/checkpoint-200 models/merged --merge --dtype float32
+
+exit code: 0 done, 2 it could not be done
+"""
+
+
+def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "export",
+        help="make a plain model folder from a checkpoint",
+        description=_EXPORT,
+        epilog=_EXPORT_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a folder checkpoint-N of a run")
+    parser.add_argument("out", metavar="OUT", help="the folder to make; it must not exist, or be empty")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="default: bfloat16")
+    parser.add_argument("--merge", action="store_true", help="add an adapter to its base model's weights")
+    parser.add_argument("--base", metavar="NAME_OR_FOLDER", help="with --merge: the base model, if it has moved")
+    parser.set_defaults(run=_export)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from .export import export_checkpoint
+
+    folder = export_checkpoint(
+        arguments.checkpoint, arguments.out, dtype=arguments.dtype, merge=arguments.merge, base=arguments.base
+    )
+    sys.stdout.write(f"{folder}\n")
+    return CLEAN
 
 
 def _tokenizer(name: str) -> "PreTrainedTokenizerBase":

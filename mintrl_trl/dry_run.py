@@ -161,7 +161,7 @@ def _batches(trainer: "MInTRLTrainer") -> list[dict[str, Tensor]]:
         "prompt_mask": torch.ones_like(ids[:, :prompt]),
         "completion_ids": ids[:, prompt:],
         "completion_mask": torch.ones_like(ids[:, prompt:]),
-        "advantages": torch.linspace(-1.0, 1.0, rows + 2)[1:-1].to(device) + 0.1,  # (B,), none of them 0
+        "advantages": torch.ones(rows, device=device),  # (B,)
         "num_items_in_batch": torch.tensor(rows * width * trainer.accelerator.num_processes, device=device),
     } | trainer.lean.row_keys(rows)
     if args.updates_per_batch > 1:

@@ -57,6 +57,8 @@ class DeviceMemory:
 class ProcessMemory:
     """The resident memory of this process, as Linux counts it; elsewhere only its peak is known.
 
+    What was freed may stay resident and be used again: activations can look smaller than they are; the peak is right.
+
     Args:
         processes (`int`): Processes of the run on this machine, which share the memory that is available.
         root (`Path`, *optional*): Where `proc` and `sys` are.

@@ -174,6 +174,9 @@ def forget_generated_batch(trainer: GRPOTrainer) -> None:
     """Let the next micro-batch be the first of a new generated batch. TRL counts on over calls of `train`."""
     trainer._step, trainer._buffered_inputs = 0, None
     trainer._metrics["train"].clear()
+    # A run that stopped between two micro-batches left this off, and accelerate's optimizer then takes no step: not
+    # even the empty one with which torch makes room for the state of a sharded optimizer that is loaded.
+    trainer.accelerator.gradient_state._set_sync_gradients(True)
 
 
 def whole_weights(trainer: GRPOTrainer, *, trained_only: bool = False) -> dict[str, Tensor]:

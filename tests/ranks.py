@@ -4,6 +4,7 @@ DDP and FSDP2 get two processes each, which go through all scenarios; everything
 it saw into `FOLDER/KIND-R.pt`, by scenario. A test calls [`one_process`] for what a single process does.
 """
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -17,6 +18,7 @@ from datasets import Dataset
 from peft import LoraConfig
 
 from mintrl_trl import GenerationError, JudgeError, MInTRLTrainer, NoVerdict, trl_seams
+from mintrl_trl.errors import CheckpointError
 from tests.tiny import double_precision, tiny_model
 from tests.trainers import ROWS, HashGenerator, RejectLastStep, make_trainer
 
@@ -79,11 +81,8 @@ def trained(folder: Path, **settings) -> dict:
 
 
 def groups(folder: Path, server: str, kind: str) -> dict:
-    """Both phases, two micro-batches per update, a group on both processes, clipped gradients, a fresh optimizer.
-
-    Two processes try an update at full length first, which changes nothing.
-    """
-    longer = {"max_steps": 4, "intervention_updates": 2, "dry_run_worst_case": kind != "one"}
+    """Both phases, two micro-batches per update, a group on both processes, clipped gradients, a fresh optimizer."""
+    longer = {"max_steps": 4, "intervention_updates": 2}
     return trained(folder, **GROUPS | longer, reset_optimizer_at_switch=True, max_grad_norm=0.01)
 
 
@@ -186,6 +185,40 @@ def resumed(folder: Path, server: str, kind: str) -> dict:
     return {"whole": seen(whole), "again": seen(again)}
 
 
+class StopsOnce(Keeper):
+    """Stops, on every process, between two micro-batches of its third update, which is the first of phase 2."""
+
+    def compute_loss(self, *args, **kwargs):
+        if self.state.global_step == 2 and self.resumed_from is None:
+            raise KeyboardInterrupt
+        return super().compute_loss(*args, **kwargs)
+
+
+def thinned(folder: Path, server: str, kind: str) -> dict:
+    """A run that trains an adapter, stops and goes on, beside one that does not stop. One checkpoint stays whole."""
+    settings = {
+        **GROUPS,
+        "model": str(folder.parent / "model"),
+        "trainer_kwargs": {"peft_config": LoraConfig(r=2, target_modules=["q_proj", "v_proj"])},
+        "max_steps": 4,
+        "intervention_updates": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "resumable_checkpoints": 1,
+    }
+    whole = trained(folder / "whole", **settings)
+    stops = make_trainer(folder / "stopped", trainer_class=StopsOnce, **settings)
+    try:
+        stops.train()
+    except KeyboardInterrupt:
+        stops.close()
+    again = trained(folder / "stopped", resume_from_checkpoint="last", **settings)
+    try:
+        trained(folder / "stopped", resume_from_checkpoint=str(folder / "stopped" / "checkpoint-1"), **settings)
+    except CheckpointError as error:
+        return {"whole": whole, "again": again, "refused": str(error)}
+
+
 class FaultyJudge(RejectLastStep):
     """Fails on the second of two processes, or, in `probe`, on the first."""
 
@@ -278,6 +311,7 @@ SCENARIOS = {
     "one_sided": one_sided,
     "local": local,
     "resumed": resumed,
+    "thinned": thinned,
     "served": served,
     "served_adapter": served_adapter,
 }
@@ -331,6 +365,7 @@ def shard_on_cpu() -> None:
 
 
 def main(folder: str, server: str, port: str) -> int:
+    gc.freeze()  # accelerate collects garbage again and again; what was imported is none
     fork = multiprocessing.get_context("fork")
     worst = 0
     for number, kind in enumerate(KINDS):

@@ -19,6 +19,7 @@ from mintrl_trl.errors import ConfigError, DataError, MInTRLError, NoVerdict
         ("NoVerdict", RuntimeError),
         ("FailureLimitError", RuntimeError),
         ("RewardError", RuntimeError),
+        ("CheckpointError", RuntimeError),
         ("MemoryLimitError", RuntimeError),
         ("PeerError", RuntimeError),
     ],

@@ -6,11 +6,13 @@ import re
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
 
+from mintrl_trl.errors import CheckpointError, ConfigError
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author, Role
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -131,11 +133,7 @@ def test_adapters_that_judge_themselves(tmp_path, monkeypatch, capsys, recipe, r
     model.save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = run_here(
-        monkeypatch,
-        capsys,
-        tmp_path,
-        f"{recipe}.yaml",
+    settings = dict(
         dataset="rows.jsonl",
         model_name_or_path="model",
         lora_r=2,
@@ -145,6 +143,8 @@ def test_adapters_that_judge_themselves(tmp_path, monkeypatch, capsys, recipe, r
         correction_tokens=4,
         max_completion_length=32,
     )
+    run = partial(run_here, monkeypatch, capsys, tmp_path, f"{recipe}.yaml")
+    lines = run(**settings)
     assert lines[0].startswith("update 1/2 interventions · reward 0.00 · intervened 0.00")
     assert lines[-1].startswith("learning curves: ")  # nothing was evaluated, so there is no result
     folder = RunFolder(Path("runs") / recipe)
@@ -153,3 +153,8 @@ def test_adapters_that_judge_themselves(tmp_path, monkeypatch, capsys, recipe, r
     assert {record.reward_why for record in records} <= why
     assert all(record.reviews for record in records if record.role is Role.INTERVENED and record.update == 1)
     assert json.loads((folder.path / "adapter_config.json").read_text())["r"] == 2
+    monkeypatch.setattr("mintrl_trl.tasks.build_task", lambda recipe: pytest.fail("rows were read"))
+    with pytest.raises(ConfigError, match="metrics, rollouts or checkpoints of another run"):
+        run(**settings)
+    with pytest.raises(CheckpointError, match="checkpoint-7 does not exist"):
+        run(**settings, resume_from_checkpoint="checkpoint-7")

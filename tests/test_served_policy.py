@@ -218,3 +218,29 @@ def test_a_server_of_another_model_is_refused(server, train):
     server.model = "other"
     with pytest.raises(ConfigError, match=f"`model` is '{MODEL}'.*'other'.*--served-model-name {MODEL}"):
         train()
+
+
+@pytest.mark.filterwarnings("ignore:Could not find a config file")  # of PEFT, which asks the hub when it saves
+@pytest.mark.parametrize("peft_config", [None, LoraConfig(r=2)], ids=["full weights", "adapter"])
+def test_a_run_that_goes_on_first_brings_its_own_weights(server, train, tmp_path, peft_config):
+    """S08: never the server's. S07: an adapter goes as an adapter each time, and is not added to the base twice."""
+    saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "intervention_updates": 3}
+    train(peft_config=peft_config, resumable_checkpoints=4, **saving).train()
+    uninterrupted = len(server.seen)
+    server.restart()
+    trainer, snapshots = train(peft_config=peft_config, resumable_checkpoints=4, **saving), Snapshots()
+    trainer.add_callback(snapshots)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    weights_file = "model.safetensors" if peft_config is None else "adapter_model.safetensors"
+    path = RELOAD if peft_config is None else LOAD_ADAPTER
+    told = [seen.path for seen in server.seen[uninterrupted:] if seen.method == "POST"]
+    assert told.index(path) < told.index(COMPLETIONS)
+    bodies = server.bodies(path)
+    folders = [Path(body["kwargs"]["weights_path"] if peft_config is None else body["lora_path"]) for body in bodies]
+    assert [folder.name.rpartition("-v-")[2] for folder in folders] == [f"update-{n}" for n in (0, 1, 2, 3, 2, 3)]
+    for folder, update in zip(folders[-2:], (2, 3), strict=True):
+        saved = load_file(tmp_path / f"checkpoint-{update}" / weights_file)
+        assert_same_weights(load_file(folder / weights_file), saved)
+    again = {(record.update, record.row): record.ids for record in RunFolder(tmp_path).rollouts()}
+    before = {(record.update, record.row): record.ids for record in RunFolder(tmp_path / "abandoned-1").rollouts()}
+    assert before and before.items() <= again.items()

@@ -14,10 +14,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from mintrl_trl.checkpoints import list_checkpoints
 from mintrl_trl.export import export_checkpoint
 
 from . import ranks
 from .fake_vllm import FakeVLLM, events
+from .histories import history
 from .tiny import tiny_model, tiny_tokenizer
 from .trainers import assert_same_weights
 
@@ -106,7 +108,7 @@ EVERY = [
     pytest.param(kind, name, id=f"{kind}-{name}")
     for kind, names in ranks.KINDS.items()
     for name in names
-    if name not in ("faults", "resumed", "mixed_precision")
+    if name not in ("faults", "resumed", "thinned", "mixed_precision")
 ]
 
 
@@ -185,6 +187,25 @@ def test_a_checkpoint_of_two_processes_becomes_a_plain_model(runs, kind, tmp_pat
     out = export_checkpoint(last, tmp_path / "model", dtype="float32")
     model = AutoModelForCausalLM.from_pretrained(out, dtype="float32")
     assert_same_weights(model.state_dict(), weights)
+
+
+@pytest.mark.parametrize("kind", ranks.KINDS)
+def test_older_checkpoints_of_two_processes_keep_their_weights_alone(runs, kind, tmp_path):
+    """An adapter's, after a run that stopped within an update: thinned or not, they become plain adapters."""
+    parts, folder = runs.of_two(kind, "thinned"), runs.folder / f"{kind}-thinned" / "stopped"
+    whole, again = parts[0]["whole"]["weights"], parts[0]["again"]["weights"]
+    assert_same_weights(whole, again)
+    assert history(folder) == history(folder.with_name("whole"))
+    assert all("checkpoint-1 keeps the weights alone" in part["refused"] for part in parts)
+    assert [found.update for found in list_checkpoints(folder) if found.problem is None] == [4]
+    names = {path.name for path in (folder / "checkpoint-1").iterdir()}
+    assert not names & {"optimizer.pt", "optimizer_0", "pytorch_model_fsdp_0", "scheduler.pt", "rng_state_1.pth"}
+    for number in (1, 4):
+        out = export_checkpoint(folder / f"checkpoint-{number}", tmp_path / str(number), dtype="float32")
+        saved = load_file(out / "adapter_model.safetensors")
+        assert len(saved) == 8
+        same = [torch.equal(value, again[name.replace(".weight", ".default.weight")]) for name, value in saved.items()]
+        assert all(same) if number == 4 else not any(same)
 
 
 @pytest.mark.parametrize("kind", ranks.KINDS)

@@ -43,6 +43,10 @@ class ChainsJudge:
         self.world = world
         self.error_rate = error_rate
 
+    def settings(self) -> dict[str, float]:
+        """What its verdicts depend on, besides the world."""
+        return {"error_rate": self.error_rate}
+
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
         """Accept the newest chunk or name the step in which the first wrong line starts.
 

@@ -146,6 +146,19 @@ class LLMJudge:
     def __repr__(self) -> str:
         return f"LLMJudge(chat={self.chat!r}, domain={self.prompts.domain.value!r}, prefill={self.prefill})"
 
+    def settings(self) -> dict[str, object]:
+        """What its verdicts and corrections depend on: the model and how it is asked, not where."""
+        return {
+            "model": self._model,
+            "prompts": self.prompts.digest(),
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "prefill": self.prefill,
+            "use_privileged_context": self.use_privileged_context,
+            "shares_tokenizer": self.shares_tokenizer,
+            "constrain_reply": self.constrain_reply,
+        }
+
     @property
     def weight_version(self) -> str:
         """Name of the model; empty where it is not known."""

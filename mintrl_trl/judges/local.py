@@ -141,6 +141,11 @@ class LocalJudge(_SelfJudge):
             raise ConfigError("keep_bias", keep_bias, "a finite number of nats", "use 0")
         self._renderer, self.temperature, self.keep_bias = renderer, temperature, keep_bias
 
+    def settings(self) -> dict[str, float | str | None]:
+        """What its verdicts depend on, besides the base weights; of the prompts a hash, where they offer one."""
+        prompts = self._renderer.digest() if hasattr(self._renderer, "digest") else None
+        return {"temperature": self.temperature, "keep_bias": self.keep_bias, "prompts": prompts}
+
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
         """Keep, or revise at the new step whose reply is likeliest.
 
@@ -206,6 +211,10 @@ class LikelihoodJudge(_SelfJudge):
         if not (math.isfinite(threshold) and threshold < 0):
             raise ConfigError("threshold", threshold, "a finite number of nats below 0", "calibrate it on right steps")
         self._render_context, self.threshold = render_context, threshold
+
+    def settings(self) -> dict[str, float]:
+        """What its verdicts depend on, besides the base weights and the prompt."""
+        return {"threshold": self.threshold}
 
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
         """Keep, or revise at the first new step below the threshold.

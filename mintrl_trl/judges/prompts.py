@@ -14,6 +14,7 @@ problem without it. Invariants:
   such prefixes.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,6 +156,13 @@ class Prompts:
             `list[dict[str, str]]`: A system and a user message.
         """
         return self._render("solution", question=problem.question, privileged_context=problem.privileged_context)
+
+    def digest(self) -> str:
+        """A hash over the wording of all templates, to tell whether two judges are asked the same."""
+        environment = _environment(self.folder)
+        names = sorted({name for role in _ROLES for name in self._names(role)})
+        texts = [environment.loader.get_source(environment, name)[0] for name in names]
+        return hashlib.blake2b("\0".join(texts).encode(), digest_size=8).hexdigest()
 
     def _names(self, role: str) -> tuple[str, str]:
         return f"{role}_system_{self.domain.value}.jinja", f"{role}_user.jinja"

@@ -149,6 +149,11 @@ class PublicTestsJudge:
         """Name of what writes the corrections; empty where that is no model."""
         return getattr(self.inner, "weight_version", "")
 
+    def settings(self) -> dict[str, object]:
+        """What its verdicts depend on, besides the rows: those of the inner judge."""
+        inner = None if self.inner is None else type(self.inner).__qualname__
+        return {"inner": inner, **(self.inner.settings() if hasattr(self.inner, "settings") else {})}
+
     def has_example(self, question: str) -> bool:
         """Whether a row with this question was given and shows an example, confirmed or not."""
         return self._examples.get(question) is not None

@@ -67,6 +67,10 @@ class ChatRenderer:
         """Prompt under which the model solves the problem itself, with the privileged context in view."""
         return self._ids(self._prompts.solution(problem))
 
+    def digest(self) -> str:
+        """A hash over the wording of the prompts."""
+        return self._prompts.digest()
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
