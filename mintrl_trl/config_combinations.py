@@ -8,6 +8,7 @@ import math
 import os
 from typing import Any
 
+from .config_judge import WIRE_SETTINGS
 from .errors import ConfigError
 from .trl_options import check_trl_options
 
@@ -143,20 +144,40 @@ def _check_phases(config: Any) -> None:
 
 
 def _check_judge(config: Any) -> None:
+    served_self = config.judge == "self" and config.generation == "vllm"
+    over_http = config.judge == "llm" or served_self
     if config.judge == "llm" and config.judge_base_url is None:
         fix = "set judge_base_url='http://localhost:8001/v1'"
         raise ConfigError("judge_base_url", None, "an address with judge='llm'", fix)
-    if config.judge in ("self", "exact") and config.judge_base_url is not None:
+    if config.judge is not None and not over_http and config.judge_base_url is not None:
         allowed = f"unset with judge={config.judge!r}, which asks no server"
         raise ConfigError("judge_base_url", config.judge_base_url, allowed, "remove judge_base_url, or set judge='llm'")
-    if config.judge == "llm" and config.anchor == "judge":
-        allowed = "'const' or 'proxy' with judge='llm', which answers in text without log-probabilities"
+    if served_self and config.judge_base_url is None and config.weight_sync not in ("auto", "lora"):
+        allowed = (
+            f"the address of a second server with the initial model, with judge='self' and weight_sync="
+            f"{config.weight_sync!r}: new weights take the place of the initial ones on the policy's server"
+        )
+        fix = "start one and set judge_base_url='http://localhost:8001/v1', or train an adapter with weight_sync='lora'"
+        raise ConfigError("judge_base_url", None, allowed, fix)
+    if config.judge == "llm" and config.anchor == "judge" and config.judge_shares_tokenizer is False:
+        allowed = "'const' or 'proxy' with judge_shares_tokenizer=False: text comes without log-probabilities"
         raise ConfigError("anchor", "judge", allowed, "set anchor='const'")
-    threshold = config.judge_likelihood_threshold
-    if config.judge_keep_bias != 0 and (config.judge != "self" or threshold is not None):
-        allowed = "0.0 unless judge='self' and judge_likelihood_threshold is unset"
+    if served_self and config.judge_shares_tokenizer is False:
+        allowed = "unset with judge='self', whose tokenizer is the policy's own"
+        raise ConfigError("judge_shares_tokenizer", False, allowed, "remove judge_shares_tokenizer")
+    for name in WIRE_SETTINGS:
+        if config.judge is not None and not over_http and getattr(config, name) is not None:
+            allowed = f"unset with judge={config.judge!r}, which asks no server"
+            raise ConfigError(name, getattr(config, name), allowed, f"remove {name}")
+    prices = (config.judge_price_per_million_input, config.judge_price_per_million_output)
+    if config.judge_budget_cost is not None and None in prices:
+        allowed = "unset without judge_price_per_million_input and judge_price_per_million_output"
+        raise ConfigError("judge_budget_cost", config.judge_budget_cost, allowed, "set both prices")
+    threshold, in_process = config.judge_likelihood_threshold, config.judge == "self" and not served_self
+    if config.judge_keep_bias != 0 and (not in_process or threshold is not None):
+        allowed = "0.0 unless judge='self', generation='local' and judge_likelihood_threshold is unset"
         raise ConfigError("judge_keep_bias", config.judge_keep_bias, allowed, "remove judge_keep_bias")
-    if threshold is not None and config.judge != "self":
-        allowed = f"unset with judge={config.judge!r}"
-        fix = "remove judge_likelihood_threshold, or set judge='self'"
+    if threshold is not None and not in_process:
+        allowed = f"unset with judge={config.judge!r} and generation={config.generation!r}"
+        fix = "remove judge_likelihood_threshold, or set judge='self' with generation='local'"
         raise ConfigError("judge_likelihood_threshold", threshold, allowed, fix)

@@ -7,6 +7,19 @@ settings say about each other; it loads nothing and holds no secret: of a key it
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import ConfigError
+
+# What is said to an endpoint, or counted of it, and set in no other judge.
+WIRE_SETTINGS = (
+    "judge_shares_tokenizer",
+    "judge_constrain_reply",
+    "judge_extra_body",
+    "judge_price_per_million_input",
+    "judge_price_per_million_output",
+    "judge_budget_tokens",
+    "judge_budget_cost",
+)
+
 
 def setting(default: Any, help: str) -> Any:
     """A dataclass field with the help text that the command line shows."""
@@ -36,6 +49,35 @@ class JudgeConfig:
     judge_max_tokens: int = setting(1024, "Reply to a review at most, in tokens. At least 1.")
     judge_timeout_seconds: float = setting(120.0, "Time limit of one request to the judge, in seconds. Above 0.")
     judge_max_retries: int = setting(3, "Retries of a request to the judge after transport faults. At least 0.")
+    judge_shares_tokenizer: bool | None = setting(
+        None,
+        "With judge='llm': whether the judge has the policy's tokenizer. Its corrections then continue the very tokens "
+        "that stand, with its log-probabilities (vLLM). Unset: found out when training begins.",
+    )
+    judge_constrain_reply: bool | None = setting(
+        None,
+        "Whether the endpoint is asked to hold verdicts to their form (vLLM's structured outputs, else a JSON schema). "
+        "Unset: found out when training begins; where it does not work, verdicts are read from free text.",
+    )
+    judge_extra_body: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Fields for every request to the judge: {chat_template_kwargs: {enable_thinking: false}} on vLLM, "
+            "{thinking: {type: disabled}} at DeepSeek."
+        },
+    )
+    judge_price_per_million_input: float | None = setting(
+        None, "Price of a million tokens that the judge reads, in any currency. At least 0. With both, `judge/cost`."
+    )
+    judge_price_per_million_output: float | None = setting(
+        None, "Price of a million tokens that the judge writes. At least 0."
+    )
+    judge_budget_tokens: int | None = setting(
+        None,
+        "Tokens that the judge may read and write in the whole run, over all processes; then no more reviews, and "
+        "rollouts are the policy's own. At least 1; unset means no limit.",
+    )
+    judge_budget_cost: float | None = setting(None, "The same in money; needs both prices. Above 0.")
     judge_likelihood_threshold: float | None = setting(
         None,
         "With judge='self': reject the first new step whose log-probability under the privileged prompt is below this, "
@@ -52,3 +94,10 @@ class JudgeConfig:
     max_concurrent_reviews: int = setting(
         64, "Judge calls at once, per process; best what its server runs. At least 1."
     )
+
+    def _check_extra_body(self) -> None:
+        """Once upstream has read what was written as JSON."""
+        body = self.judge_extra_body
+        if body is not None and not isinstance(body, dict):
+            allowed, fix = "a mapping from fields to values", 'write it as {"name": value}'
+            raise ConfigError("judge_extra_body", type(body).__name__, allowed, fix)

@@ -5,7 +5,6 @@ sync), the vocabulary and the judge, and offers the trainer three verbs: `sync` 
 them, `close` at the end. It samples nothing and knows no objective.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from .config import MInTRLConfig
 from .errors import ConfigError
 from .generation.local import LocalGenerator
 from .generation.vocabulary import TokenizerVocabulary
+from .judge_setup import build_judge
 from .processes import all_or_none
 from .rollouts.doors import Judge, PolicyGenerator, Vocabulary
 from .rollouts.loop import shared_loop
@@ -60,7 +60,9 @@ class Policy:
                 self.served.verify()
 
     def probe(self) -> None:
-        """Let a judge that can be set up wrongly answer once, before any rollout is paid for.
+        """Let a judge that can be set up wrongly answer once, before any rollout is paid for, and find out how to ask.
+
+        Every process has a judge of its own, so every process calls this.
 
         Raises:
             JudgeError: It gave no verdict on a trivial review; the message says what to try.
@@ -120,7 +122,9 @@ def build_policy(
             autocast=trainer.accelerator.autocast,
         )
         _check_positions(args, generator.max_positions)
-    return Policy(generator, vocabulary, _build_judge(trainer, judge, generator), served)
+    starts_as_base = _begins_as_its_base(new_adapter)
+    judge = build_judge(trainer, judge, generator, vocabulary, served, starts_as_base=starts_as_base)
+    return Policy(generator, vocabulary, judge, served)
 
 
 def _begins_as_its_base(adapter: PeftConfig | None) -> bool:
@@ -140,51 +144,3 @@ def _check_positions(args: MInTRLConfig, positions: int | None) -> None:
         f"at most {positions}, the model's positions, together with max_prompt_length={prompt}",
         f"set max_completion_length={positions - prompt}" if prompt < positions else f"set {halves}",
     )
-
-
-def _build_judge(
-    trainer: "MInTRLTrainer", judge: "Judge | Callable[[PolicyGenerator], Judge] | None", generator: PolicyGenerator
-) -> Judge | None:
-    args = trainer.args
-    if not args.needs_judge:
-        return None
-    if judge is not None:
-        ready = hasattr(judge, "review") and not isinstance(judge, type)  # a class is a function that makes one
-        return judge if ready else judge(generator)
-    if args.judge == "llm":
-        from .judges.llm import LLMJudge
-
-        return LLMJudge(
-            args.judge_model,
-            base_url=args.judge_base_url,
-            domain=args.judge_domain,
-            api_key=_judge_key(args.judge_api_key_env),
-            temperature=args.judge_temperature,
-            max_tokens=args.judge_max_tokens,
-            timeout_seconds=args.judge_timeout_seconds,
-            max_retries=args.judge_max_retries,
-        )
-    if args.judge == "self":
-        from .judges.local import chat_self_judge
-
-        threshold = args.judge_likelihood_threshold
-        options = {"keep_bias": args.judge_keep_bias} if threshold is None else {}  # of the judge that gives replies
-        return chat_self_judge(
-            generator, trainer.processing_class, domain=args.judge_domain, threshold=threshold, **options
-        )
-    if args.judge == "exact":
-        raise ConfigError(
-            "judge", "exact", "a judge object: only the task knows its exact judge", "pass judge=ChainsJudge(world)"
-        )
-    return None
-
-
-def _judge_key(variable: str | None) -> str | None:
-    """The key that the judge's endpoint asks for, from the environment variable that the config names."""
-    if variable is None:
-        return None
-    key = os.environ.get(variable)
-    if not key:
-        allowed = "the name of an environment variable that holds the judge's key, or unset"
-        raise ConfigError("judge_api_key_env", variable, allowed, f"export {variable}=..., or remove judge_api_key_env")
-    return key

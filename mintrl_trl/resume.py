@@ -96,14 +96,20 @@ def begin_run(trainer: "MInTRLTrainer", resume: str | bool | None) -> str | None
     with all_or_none():
         if trainer.accelerator.is_main_process:
             begun = _begin(trainer, resume)
-    path, windows = broadcast_object_list([begun])[0]
+    path, state = broadcast_object_list([begun])[0]
     trainer.resumed_from = path
-    own = trainer.accelerator.process_index
+    own, windows, spent = trainer.accelerator.process_index, state["review_windows"], state["judge_spent"]
     trainer.sampler.review_window = windows[own] if own < len(windows) else []
+    with all_or_none():
+        if not trainer.accelerator.is_main_process and trainer.args.needs_judge:
+            trainer.policy.probe()
+    if own < len(spent) and spent[own] is not None and hasattr(trainer.judge, "spent"):
+        trainer.judge.spent = tuple(spent[own])
     return path
 
 
-def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | None, list[list[str | None]]]:
+def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | None, dict[str, list]]:
+    """The checkpoint to go on from, and what each process left in it."""
     args, folder = trainer.args, trainer.run_folder
     if folder.begun_by_evaluation:  # of this very trainer, before it trained
         checkpoint = find_checkpoint(resume if resume is not None else args.resume_from_checkpoint, args.output_dir)
@@ -111,7 +117,7 @@ def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | N
         checkpoint = check_output_folder(args, resume)
     if trainer.run_description is None:
         trainer.run_description = describe_run(trainer)
-    windows = [] if checkpoint is None else _compare(checkpoint, trainer)
+    state = {} if checkpoint is None else _compare(checkpoint, trainer)
     if args.needs_judge:
         trainer.policy.probe()
     if _of_this_run(checkpoint, args):
@@ -121,15 +127,16 @@ def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | N
     elif not folder.begun_by_evaluation and (older := folder.set_aside_older_run()) is not None:
         logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
     folder.trained_here, folder.begun_by_evaluation = True, False
-    return (None if checkpoint is None else str(checkpoint.path)), windows
+    by_process = {name: state.get(name, []) for name in ("review_windows", "judge_spent")}
+    return (None if checkpoint is None else str(checkpoint.path)), by_process
 
 
-def _compare(checkpoint: Checkpoint, trainer: "MInTRLTrainer") -> list[list[str | None]]:
-    """Refuse, or allow and log, what differs from the run that wrote the checkpoint. Returns its review windows."""
+def _compare(checkpoint: Checkpoint, trainer: "MInTRLTrainer") -> dict[str, Any]:
+    """Refuse, or allow and log, what differs from the run that wrote the checkpoint. Returns the state it left."""
     state = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8"))
     different = changes(state["run"], trainer.run_description)
     if not different:
-        return state["review_windows"]
+        return state
     listed = "".join(f"\n  {line}" for line in different)
     if not trainer.args.allow_changed_resume:
         raise CheckpointError(
@@ -137,7 +144,7 @@ def _compare(checkpoint: Checkpoint, trainer: "MInTRLTrainer") -> list[list[str 
             "Set that back, or go on all the same with allow_changed_resume=true."
         )
     logger.warning("Going on from %s although this differs:%s", checkpoint.path, listed)
-    return state["review_windows"]
+    return state
 
 
 def _of_this_run(checkpoint: Checkpoint | None, args: MInTRLConfig) -> bool:
@@ -165,11 +172,11 @@ def completing_checkpoint(trainer: "MInTRLTrainer") -> Iterator[None]:
         yield
     finally:
         args.save_total_limit = limit
-    windows = gather_object([trainer.sampler.review_window])
+    by_process = gather_object([(trainer.sampler.review_window, getattr(trainer.judge, "spent", None))])
     trainer.accelerator.wait_for_everyone()
     with all_or_none():
         if main:
-            _complete(trainer, path, windows)
+            _complete(trainer, path, by_process)
             best = trainer.state.best_model_checkpoint
             make_room(
                 args.output_dir,
@@ -180,7 +187,7 @@ def completing_checkpoint(trainer: "MInTRLTrainer") -> Iterator[None]:
             )
 
 
-def _complete(trainer: "MInTRLTrainer", path: Path, windows: list[list[str | None]]) -> None:
+def _complete(trainer: "MInTRLTrainer", path: Path, by_process: list[tuple]) -> None:
     args, update = trainer.args, trainer.state.global_step
     if not plain_weights(path):
         _describe_model(trainer, path)
@@ -188,7 +195,7 @@ def _complete(trainer: "MInTRLTrainer", path: Path, windows: list[list[str | Non
         save_model(trainer.accelerator.unwrap_model(trainer.ref_model), str(path / _REFERENCE))
     trainer.run_folder.describe(path, args)
     trainer.run_folder.flush()
-    replace_text(path / STATE, json.dumps(run_state(trainer, windows), indent=2) + "\n")
+    replace_text(path / STATE, json.dumps(run_state(trainer, by_process), indent=2) + "\n")
     between_batches = update % args.updates_per_batch == 0  # rollouts are not saved
     write_mark(path, update, resumable=between_batches and not args.save_only_model)
 

@@ -41,10 +41,11 @@ class ServedPolicy:
     def __init__(self, trainer: "MInTRLTrainer", vocabulary: Vocabulary):
         self.trainer = trainer
         args, accelerator = trainer.args, trainer.accelerator
+        self.base_model = trainer.model.config._name_or_path  # as its servers name it
         generators = [
             VLLMGenerator(
                 url,
-                trainer.model.config._name_or_path,
+                self.base_model,
                 end_ids=vocabulary.end_ids,
                 vocabulary_size=vocabulary.size,
                 temperature=args.temperature,
@@ -67,6 +68,11 @@ class ServedPolicy:
         self._times_synced: Counter[str] = Counter()
         self._sync = self._make_sync()
         (self._sync.run_id,) = broadcast_object_list([self._sync.run_id])
+
+    @property
+    def keeps_base(self) -> bool:
+        """Whether the servers go on serving the model without its adapter, as `base_model`."""
+        return isinstance(self._model(), PeftModel)
 
     def _make_sync(self) -> WeightSync:
         args, is_adapter = self.trainer.args, isinstance(self._model(), PeftModel)

@@ -67,8 +67,9 @@ def count_down(body: dict) -> list:
 
 class FakeVLLM:
     """Use as a context manager. `script(body)` gives the steps of a completion: events (dict), raw bytes, pauses in
-    seconds (float), `HANG` or `CUT`; `chat(body)` gives the text of a chat reply. `faults[path]` is a queue: each fault
-    takes the place of one answer."""
+    seconds (float), `HANG` or `CUT`; `chat(body)` gives the text of a chat reply, `tokenize(body)` ids and
+    `complete(body)` the ids of a completion that is not streamed; a server without `tokenize` has no such route.
+    `faults[path]` is a queue: each fault takes the place of one answer."""
 
     def __init__(self, model: str = "policy", max_model_len: int = 4096, dev_mode: bool = True, lora: bool = True):
         self.model, self.max_model_len, self.dev_mode, self.lora = model, max_model_len, dev_mode, lora
@@ -76,6 +77,8 @@ class FakeVLLM:
         self.device, self.worker_extension = "cuda", ""
         self.script: Callable[[dict], list] = count_down
         self.chat: Callable[[dict], str] = lambda body: ""
+        self.tokenize: Callable[[dict], list[int]] | None = None
+        self.complete: Callable[[dict], list[int]] = lambda body: [END]
         self.faults: dict[str, deque] = defaultdict(deque)
         self.seen: list[Seen] = []
         self.open_streams = 0
@@ -156,7 +159,7 @@ class FakeVLLM:
         if isinstance(fault, Status):
             error = {"error": {"message": fault.message, "type": "Error", "code": fault.code}}
             self._answer(writer, fault.code, error)
-        elif (method, path) == ("POST", "/v1/completions"):
+        elif (method, path) == ("POST", "/v1/completions") and seen.body.get("stream"):
             return await self._stream(seen.body, reader, writer)
         else:
             self._answer(writer, *self._control(seen))
@@ -223,7 +226,10 @@ class FakeVLLM:
             ("GET", "/health"): lambda body: (200, ""),
             ("GET", "/v1/models"): self._models,
             ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._complete,
         }
+        if self.tokenize is not None:
+            always["POST", "/tokenize"] = self._tokenize
         routes = always | (dev if self.dev_mode else {}) | (lora if self.lora else {})
         route = routes.get((seen.method, seen.path))
         return route(body) if route else (404, {"detail": "Not Found"})
@@ -249,6 +255,17 @@ class FakeVLLM:
             "device_config": {"device": self.device},
             "parallel_config": {"worker_extension_cls": self.worker_extension},
         }
+
+    def _tokenize(self, body: dict) -> tuple[int, Any]:
+        ids = self.tokenize(body)
+        return 200, {"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids}
+
+    def _complete(self, body: dict) -> tuple[int, Any]:
+        ids = self.complete(body)[: body["max_tokens"]]
+        choice = {"index": 0, "text": TEXT * len(ids), "token_ids": ids, "finish_reason": "stop"}
+        choice["logprobs"] = {"token_logprobs": [-0.5] * len(ids)}
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+        return 200, {"id": "cmpl-2", "object": "text_completion", "choices": [choice], "usage": usage}
 
     def _collective_rpc(self, body: dict) -> tuple[int, Any]:
         path = body["kwargs"]["weights_path"]

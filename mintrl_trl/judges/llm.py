@@ -140,6 +140,7 @@ class LLMJudge:
         self.continues_ids = bool(shares_tokenizer) and prefill is not False and hasattr(chat, "complete")
         self.vocabulary: Vocabulary | None = None
         self.longest_text_tokens: int | None = None
+        self.needs_logps = False
         self.leaks = 0
         self._model, self._sleep, self._extra_body = model, sleep, dict(extra_body or {})
 
@@ -169,14 +170,24 @@ class LLMJudge:
         """Whether its budget is spent; no chunk is reviewed then."""
         return self.account.exhausted
 
-    def prepare(self, vocabulary: Vocabulary, longest_text_tokens: int) -> None:
+    @property
+    def spent(self) -> tuple[int, float]:
+        """Tokens and money spent in the run. Set when a run goes on."""
+        return self.account.spent
+
+    @spent.setter
+    def spent(self, spent: tuple[int, float]) -> None:
+        self.account.spent = spent
+
+    def prepare(self, vocabulary: Vocabulary, longest_text_tokens: int, *, needs_logps: bool = False) -> None:
         """Say, before `probe`, whose text is judged.
 
         Args:
             vocabulary (`Vocabulary`): The policy's.
             longest_text_tokens (`int`): Of a question and the text under review together, at most.
+            needs_logps (`bool`, defaults to `False`): Whether corrections have to come with log-probabilities.
         """
-        self.vocabulary, self.longest_text_tokens = vocabulary, longest_text_tokens
+        self.vocabulary, self.longest_text_tokens, self.needs_logps = vocabulary, longest_text_tokens, needs_logps
 
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
         """Ask whether the newest steps stand.

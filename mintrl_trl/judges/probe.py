@@ -54,6 +54,11 @@ async def probe(judge: "LLMJudge") -> None:
     prompt_tokens = await _review(judge)
     if known is not None and known.max_model_len is not None:
         _check_room(judge, known.max_model_len, prompt_tokens)
+    if judge.needs_logps and not (judge.shares_tokenizer and judge.temperature == 1):
+        raise JudgeError(
+            f"anchor='judge' needs the judge's log-probabilities, and {judge!r} gives none: they come from a vLLM "
+            "server whose model has the policy's tokenizer, at temperature 1. Set anchor='const'"
+        )
     if judge.shares_tokenizer:
         await _correct(judge)
 

@@ -31,7 +31,7 @@ from ..rewards.jobs import Job, Observation, Sandbox, SandboxError, TestKind
 from ..rewards.runner import Runner
 from ..rewards.testcases import TestCase, check_rule, read_tests
 from ..rewards.verdicts import CodeCheck, Trial, Why
-from ..rollouts.doors import KEEP, Correction, Judge, Revise, Verdict
+from ..rollouts.doors import KEEP, Correction, Judge, Revise, Verdict, Vocabulary
 from ..rollouts.rollout import Problem
 from .examples import as_call, public_tests, stated_tests
 from .failing_line import failing_line, tracing_job
@@ -193,6 +193,16 @@ class PublicTestsJudge:
             if self._count_tokens(text) <= max_tokens:
                 return Correction(text=text)
         return Correction(text="")
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the inner judge takes no more reviews."""
+        return getattr(self.inner, "exhausted", False)
+
+    def prepare(self, vocabulary: Vocabulary, longest_text_tokens: int, *, needs_logps: bool = False) -> None:
+        """Tell the inner judge whose text is judged; see [`LLMJudge`]."""
+        if hasattr(self.inner, "prepare"):
+            self.inner.prepare(vocabulary, longest_text_tokens, needs_logps=needs_logps)
 
     async def probe(self) -> None:
         """Start the sandbox and probe the inner judge, to find a wrong set-up before training starts.

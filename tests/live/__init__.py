@@ -1,0 +1,1 @@
+"""Tests against real vLLM servers on CPU; run by `make test-servers`."""

@@ -1,0 +1,114 @@
+"""MInTRL on real vLLM servers: the weights they have, the ids they give, and what the judge on them is.
+
+One server lives through the whole file, since starting one takes most of a minute. Runs that train an adapter come
+first: full weights replace the base model on the server for good.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from peft import LoraConfig
+
+from mintrl_trl import Problem, Revise
+from mintrl_trl.judges.llm import LLMJudge
+from mintrl_trl.reporting.run_folder import RunFolder
+from mintrl_trl.rollouts.doors import TokenText
+from mintrl_trl.rollouts.loop import shared_loop
+from mintrl_trl.rollouts.rollout import Author
+
+from .recorder import Recorder
+from .runs import Comparing, assert_streamed, make_trainer, trainer_logps
+from .server import MODEL, RealServer
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
+
+NATS = 1e-3  # how far two implementations in float32 may be apart
+MOVED = 1e-2  # how far an update moves the same numbers, at least
+ADAPTER = LoraConfig(r=8, target_modules="all-linear")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with RealServer(tmp_path_factory.mktemp("server") / "server.log") as real:
+        real.wait()
+        yield real
+
+
+def policy_versions(folder) -> list[tuple[int, set[str]]]:
+    """For each update, the weights that its policy tokens are by."""
+    versions: dict[int, set[str]] = {}
+    for record in RunFolder(folder).rollouts():
+        spans = (span for span in record.spans if span.author is Author.POLICY)
+        versions.setdefault(record.update, set()).update(span.weight_version for span in spans)
+    return sorted(versions.items())
+
+
+def check_run(reward: Comparing, folder) -> None:
+    assert len(reward.apart) == 2
+    assert max(reward.apart) < NATS
+    assert reward.moved[1] > MOVED
+    assert policy_versions(folder) == [(1, {"update-0"}), (2, {"update-1"})]
+    authors = Counter(span.author for record in RunFolder(folder).rollouts() for span in record.spans)
+    assert authors[Author.INTERVENTION] > 0
+
+
+def test_an_adapter_on_the_server_and_the_base_model_beside_it_as_judge(server, tmp_path):
+    """Two updates in `lora` mode; then a self-judge on the same server answers from the base weights."""
+    reward = Comparing([server])
+    with Recorder(server.url) as recorder:
+        trainer = make_trainer(tmp_path, recorder.url, reward, peft_config=ADAPTER)
+        trainer.train()
+        check_run(reward, tmp_path)
+        records = list(RunFolder(tmp_path).rollouts())
+        for record in records:
+            prompt = record_prompt(trainer, record)
+            asked = [one for one in recorder.completions() if one.body["prompt"][: len(prompt)] == prompt]
+            assert_streamed(record, asked, prompt)
+        assert len(records) == 8
+
+        recorder.exchanges.clear()
+        judge = LLMJudge(MODEL, f"{recorder.url}/v1", prefill=True, use_privileged_context=True, shares_tokenizer=True)
+        accepted = TokenText("17 + 25 is", trainer.processing_class("17 + 25 is")["input_ids"])
+        problem = Problem("What is 17 + 25?", privileged_context="Add the tens first.")
+        correction = shared_loop().run(judge.intervene(problem, accepted, Revise(0, "slow"), 8, seed=1))
+        shared_loop().run(judge.aclose())
+        answer = recorder.exchanges[-1]
+        assert answer.body["model"] == MODEL != trainer.policy.generator.model
+        assert list(correction.ids) == answer.ids[: len(correction.ids)]
+        ids = [*answer.prompt_ids, *correction.ids]
+        told = torch.tensor(correction.logps)
+        with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
+            base = trainer_logps(trainer, ids)[-len(told) :]
+        policy = trainer_logps(trainer, ids)[-len(told) :]
+        assert (told - base).abs().max() < NATS
+        assert (told - policy).abs().max() > NATS
+        trainer.close()
+
+
+def record_prompt(trainer, record) -> list[int]:
+    """The prompt ids of a recorded rollout: those of the row whose text it shows."""
+    for row in trainer.train_dataset:
+        ids = trainer.processing_class.apply_chat_template(
+            row["prompt"], add_generation_prompt=True, return_dict=False, enable_thinking=False
+        )
+        if trainer.processing_class.decode(ids, skip_special_tokens=True) == record.prompt:
+            return list(ids)
+    raise AssertionError(f"no row has the prompt {record.prompt!r}")
+
+
+def test_full_weights_on_two_servers(server, tmp_path):
+    """Two updates in `checkpoint` mode: both servers have the trainer's weights and sample half of the rollouts."""
+    with RealServer(tmp_path / "second.log") as second:
+        second.wait()
+        reward = Comparing([server, second])
+        with Recorder(server.url) as one, Recorder(second.url) as other:
+            trainer = make_trainer(tmp_path / "run", f"{one.url},{other.url}", reward)
+            trainer.train()
+            check_run(reward, tmp_path / "run")
+            for record in RunFolder(tmp_path / "run").rollouts():
+                prompt = record_prompt(trainer, record)
+                assert_streamed(record, [*one.completions(), *other.completions()], prompt)
+            begun = [sum(len(asked.body["prompt"]) == len(prompt) for asked in r.completions()) for r in (one, other)]
+            assert begun == [4, 4]
+            trainer.close()
