@@ -19,6 +19,7 @@ from peft import LoraConfig
 
 from mintrl_trl import GenerationError, JudgeError, MInTRLTrainer, NoVerdict, trl_seams
 from mintrl_trl.errors import CheckpointError
+from mintrl_trl.generation.server import ServerControl
 from tests.tiny import double_precision, tiny_model
 from tests.trainers import ROWS, HashGenerator, RejectLastStep, make_trainer
 
@@ -161,7 +162,9 @@ def served(folder: Path, server: str, kind: str) -> dict:
 
 
 def served_adapter(folder: Path, server: str, kind: str) -> dict:
-    """An adapter goes to the server."""
+    """An adapter goes to the server, which is as one started anew."""
+    if PartialState().is_main_process:
+        ServerControl(server).call("POST", "/update_weight_version", {"new_version": "default"}, seconds=5)
     return trained(
         folder,
         **GROUPS,

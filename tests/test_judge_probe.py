@@ -83,6 +83,29 @@ def test_an_endpoint_without_forms_and_seeds_is_asked_without():
     assert judge.account.usage["review"].cached_tokens == 128
 
 
+def test_an_endpoint_that_knows_the_limit_by_another_name():
+    endpoint = Endpoint()
+    words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    endpoint.refused = {"max_tokens": words, "top_p": "Unsupported parameter: 'top_p'"}
+    _, verdict = asked(endpoint, review, max_tokens=300)
+    assert verdict == KEEP
+    body = endpoint.bodies("/v1/chat/completions")[-1]
+    assert body["max_completion_tokens"] == 300
+    assert "max_tokens" not in body
+    assert "top_p" not in body
+
+
+def test_what_a_refusal_only_seems_to_name_is_sent_again():
+    endpoint = Endpoint()
+    endpoint.models = ("other",)
+    endpoint.routes["POST", "/v1/chat/completions"] = lambda body: (400, {"error": "no credit; request: seed, top_p"})
+    with pytest.raises(JudgeError, match="no credit"):
+        asked(endpoint)
+    bodies = endpoint.bodies("/v1/chat/completions")
+    assert "seed" in bodies[0]
+    assert len(bodies) <= 6
+
+
 def test_a_form_that_breaks_the_model_is_given_up():
     endpoint = Endpoint()
     endpoint.text = lambda body: "{" if "response_format" in body else KEEP_TEXT

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 10.0
 LONGEST_TEXT_CHARS = 1000
 HIDDEN = "(hidden)"
+_NEW_NAMES = {"max_tokens": "max_completion_tokens"}  # of fields that some endpoints know by another name only
 _TOO_LONG = re.compile(
     r"context[ _]length|context window|maximum model length|prompt is too long|too many tokens", re.I
 )
@@ -228,21 +229,23 @@ class OpenAIChat:
             if len(names) != 1:
                 raise JudgeError(f"{self.shown_url} serves {names or 'no model'}; give the judge's name as `model`")
             self.model = names[0]
-        body = {"model": self.model} | {name: body[name] for name in body if name not in self.left_out}
-        refused: set[str] = set()
-        while True:  # ends: every turn leaves fields out
+        left_out = set(self.left_out)
+        while True:  # ends: every turn leaves out more
+            sent = {_NEW_NAMES[name] if name in left_out and name in _NEW_NAMES else name: body[name] for name in body}
+            sent = {"model": self.model} | {name: value for name, value in sent.items() if name not in left_out}
             try:
-                answer = await self._send(path, body)
+                answer = await self._send(path, sent)
                 break
             except RefusedError as refusal:
-                named = {name for name in self.optional if name in body and re.search(rf"\b{name}\b", refusal.words)}
+                named = {name for name in self.optional & sent.keys() if _names(refusal.words, name)}
+                named |= {old for old, new in _NEW_NAMES.items() if old in sent and _names(refusal.words, old, new)}
                 if not named:
                     raise await self._explained(refusal) from refusal.__cause__
-            refused |= named
-            body = {name: value for name, value in body.items() if name not in named}
-        if refused:  # only now is it known that they were the reason
-            self.left_out |= refused
-            logger.info("%s does not take %s; it is asked without", self.shown_url, ", ".join(sorted(refused)))
+                left_out |= named
+        if not left_out <= self.left_out:  # only now is it known that they were the reason
+            names = ", ".join(sorted(left_out - self.left_out))
+            logger.info("%s does not take %s; it is asked without", self.shown_url, names)
+            self.left_out |= left_out
         return answer
 
     async def _send(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
@@ -324,6 +327,11 @@ class OpenAIChat:
 
     def _safe(self, text: str) -> str:
         return text.replace(self._api_key, HIDDEN) if self._api_key else text
+
+
+def _names(words: str, *fields: str) -> bool:
+    """Whether the words of a refusal name all these fields."""
+    return all(re.search(rf"\b{field}\b", words) for field in fields)
 
 
 def _seconds(header: str | None) -> float:

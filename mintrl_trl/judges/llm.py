@@ -122,7 +122,7 @@ class LLMJudge:
             budget_cost=budget_cost,
         )
         if chat is None:
-            optional = {"seed", *_VLLM_PLAIN_SAMPLING, *(() if constrain_reply else ("response_format",))}
+            optional = {"seed", "top_p", *_VLLM_PLAIN_SAMPLING, *(() if constrain_reply else ("response_format",))}
             chat = OpenAIChat(
                 model,
                 base_url,
@@ -138,6 +138,7 @@ class LLMJudge:
         self.shares_tokenizer, self.constrain_reply = shares_tokenizer, constrain_reply
         self.reply_form = ReplyForm.SCHEMA if constrain_reply else ReplyForm.FREE
         self.continues_ids = bool(shares_tokenizer) and prefill is not False and hasattr(chat, "complete")
+        self._said_to_share = shares_tokenizer  # what is found out may differ from server to server
         self.vocabulary: Vocabulary | None = None
         self.longest_text_tokens: int | None = None
         self.needs_logps = False
@@ -156,7 +157,7 @@ class LLMJudge:
             "max_tokens": self.max_tokens,
             "prefill": self.prefill,
             "use_privileged_context": self.use_privileged_context,
-            "shares_tokenizer": self.shares_tokenizer,
+            "shares_tokenizer": self._said_to_share,
             "constrain_reply": self.constrain_reply,
         }
 
