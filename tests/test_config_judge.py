@@ -1,8 +1,15 @@
 """Settings of the judge against each other: what goes over HTTP, the self-judge's server, prices and budgets."""
 
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
+import yaml
 
 from mintrl_trl import ConfigError, MInTRLConfig
+from mintrl_trl.config_checks import check_keys
+from mintrl_trl.judge_setup import build_judge
 
 JUDGE = {"judge_base_url": "http://localhost:8001/v1"}
 SERVED_SELF = {"judge": "self", "use_vllm": True}
@@ -47,3 +54,26 @@ def test_accepts(settings):
 def test_extra_fields_may_be_written_as_json():
     args = MInTRLConfig("runs/demo", judge_extra_body='{"thinking": {"type": "disabled"}}', **JUDGE)
     assert args.judge_extra_body == {"thinking": {"type": "disabled"}}
+
+
+def documented() -> list[dict]:
+    text = (Path(__file__).parents[1] / "docs" / "judges.md").read_text(encoding="utf-8")
+    return [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
+
+
+@pytest.mark.parametrize("settings", documented(), ids=lambda settings: settings.get("judge_model", settings["judge"]))
+def test_documented_set_ups_are_accepted(settings):
+    check_keys(settings, MInTRLConfig)
+    MInTRLConfig("runs/demo", **settings)
+
+
+def test_each_process_has_its_share_of_the_budget(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", "sk-1")
+    args = MInTRLConfig(
+        "runs/demo", judge_api_key_env="JUDGE_KEY", judge_budget_tokens=100, judge_budget_cost=6.0, **JUDGE, **PRICES
+    )
+    trainer = SimpleNamespace(args=args, accelerator=SimpleNamespace(num_processes=3))
+    judge = build_judge(trainer, None, None, None, None, starts_as_base=True)
+    assert (judge.account.budget_tokens, judge.account.budget_cost) == (33, 2.0)
+    assert judge.account.prices == (0.28, 0.42)
+    assert judge.longest_text_tokens == 2048 + 4 * (512 + 64)
