@@ -217,6 +217,8 @@ def vllm_server(python: str, model: str) -> Iterator[str]:
         port = probe.getsockname()[1]
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "policy"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--max-model-len", "1024"]
+    # vLLM 0.31 dies on a CPU where a prompt with a seed is cut into chunks ("CPU Generator does not use offset").
+    command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
     environment.pop("PYTHONPATH", None)
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
