@@ -14,6 +14,7 @@ errors go to standard error.
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CLEAN, FINDINGS, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+_OPTIONS = frozenset({"device", "gpus", "server", "python", "num_processes"})  # not a recipe's, of serve and doctor
 _FLAGS = {"source": "DATA", "out": "OUT"}  # arguments of functions whose name on the command line is not --name
 
 
@@ -42,13 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: After `--help` and `--version`, and with code 2 for a command line that cannot be read.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _parse(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # the data may hold signs that a terminal of another encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         return arguments.run(arguments)
     except ConfigError as error:  # in the words of the command line
+        if hasattr(arguments, "settings") and error.field not in _OPTIONS:  # a recipe's setting has the recipe's words
+            sys.stderr.write(f"mintrl {arguments.command}: {error}\n")
+            return UNUSABLE
         flag = _FLAGS.get(error.field, f"--{error.field.replace('_', '-')}")
         message = str(ConfigError(flag, error.value, error.allowed, error.fix))
     except MInTRLError as error:
@@ -59,12 +64,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return UNUSABLE
 
 
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read a command line. Commands about a recipe also take the recipe's own flags, as `settings`, and `serve` takes
+    vLLM's after `--`, as `more`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    more: list[str] = []
+    if words[:1] == ["serve"] and "--" in words:
+        end = words.index("--")
+        words, more = words[:end], words[end + 1 :]
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(words)
+    if "settings" in arguments:
+        arguments.settings, arguments.more = rest, more
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mintrl", description="MInTRL on TRL: tools around a training run.")
     parser.add_argument("--version", action="version", version=f"mintrl_trl {mintrl_trl.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
     _add_check_data(commands)
     _add_export(commands)
+    _add_serve(commands)
     return parser
 
 
@@ -174,7 +197,7 @@ or an adapter), however they were saved (whole, sharded by FSDP, thinned out lat
 """
 _EXPORT_MORE = """\
 examples:
-  mintrl export runs/math_qwen3/checkpoint-500 models/mine
+  mintrl export runs/math_qwen3_1.7b/checkpoint-500 models/mine
   mintrl export runs/gsm8k_smollm2/checkpoint-200 models/merged --merge --dtype float32
 
 exit code: 0 done, 2 it could not be done
@@ -205,6 +228,67 @@ def _export(arguments: argparse.Namespace) -> int:
     )
     sys.stdout.write(f"{folder}\n")
     return CLEAN
+
+
+# serve
+
+_SERVE = """\
+Start the vLLM server that a recipe needs, for the policy or for the judge: the command is printed, then it takes the
+place of this one. Where a recipe has both servers on one machine they share its GPUs; start one after the other.
+"""
+_SERVE_MORE = """\
+examples:
+  mintrl serve policy --config recipes/math_qwen3_1.7b.yaml --gpus 4
+  mintrl serve judge --config recipes/math_qwen3_1.7b.yaml --print
+  mintrl serve policy --config recipes/math_qwen3_1.7b.yaml --chunk_tokens 256 -- --gpu-memory-utilization 0.5
+
+Other flags are the recipe's settings; what follows -- goes to vLLM and wins.
+exit code: 2 it could not be done, else the server's own
+"""
+
+
+def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="start the vLLM server of a recipe's policy or judge",
+        description=_SERVE,
+        epilog=_SERVE_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("role", choices=("policy", "judge"), help="whose server")
+    parser.add_argument("--config", required=True, type=Path, metavar="RECIPE", help="the run's YAML file")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs of the server, as replicas (default: 1)")
+    parser.add_argument("--alone", action="store_true", help="no other server is on these GPUs: use all their memory")
+    parser.add_argument("--server", type=int, metavar="N", help="with several addresses in the recipe: which, from 1")
+    parser.add_argument("--device", choices=("gpu", "cpu"), help="default: cpu if the recipe says `use_cpu: true`")
+    parser.add_argument("--python", metavar="PATH", help="Python of the environment that has vLLM")
+    parser.add_argument("--print", action="store_true", dest="print_only", help="print the command and start nothing")
+    parser.set_defaults(run=_serve, settings=())
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from .recipe import parse_recipe
+    from .serving import Machine, device_of, require_program, server_commands
+
+    recipe = parse_recipe(["--config", str(arguments.config), *arguments.settings], default=arguments.config)
+    device = arguments.device or device_of(recipe.config)
+    machine = Machine(device, arguments.gpus, alone=arguments.alone, python=arguments.python)
+    found = server_commands(recipe, arguments.role, machine, arguments.more)
+    number = arguments.server
+    if number is not None and not 1 <= number <= len(found):
+        raise ConfigError("server", number, f"from 1 to {len(found)}, the recipe's addresses", "write --server 1")
+    chosen = found if number is None else [found[number - 1]]
+    for command in chosen:
+        sys.stdout.write(f"{command}\n")
+    sys.stdout.flush()
+    if arguments.print_only:
+        return CLEAN
+    if len(chosen) > 1:
+        raise ConfigError("server", None, f"from 1 to {len(found)}, the recipe's addresses", "write --server 1")
+    require_program(chosen[0])
+    program, environment = chosen[0].words[0], os.environ | chosen[0].environment
+    return os.execvpe(program, chosen[0].words, environment)
 
 
 def _tokenizer(name: str) -> "PreTrainedTokenizerBase":

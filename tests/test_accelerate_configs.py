@@ -51,7 +51,7 @@ def test_accelerate_knows_every_key(name):
 @pytest.mark.parametrize("name", TYPES)
 def test_the_command_in_the_heading_names_files_that_are_there(name):
     heading = (FOLDER / f"{name}.yaml").read_text().split("\n\n")[0]
-    files = re.findall(r"recipes/[\w/]+\.(?:yaml|py)", heading)
+    files = re.findall(r"recipes/[\w/.]+\.(?:yaml|py)", heading)
     assert files[0] == f"recipes/accelerate/{name}.yaml"
     assert len(files) == 3 and all((ROOT / file).is_file() for file in files)
 
