@@ -7,6 +7,7 @@ its trainer holds, and a failed sync stops all processes with the same message i
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ from peft import PeftModel
 
 from . import trl_seams
 from .errors import ConfigError
+from .generation.recovery import Recovery
 from .generation.server import server_root
 from .generation.servers import SeveralServers, SyncToAll
 from .generation.vllm import VLLMGenerator
-from .generation.weight_sync import CheckpointSync, LoRASync, WeightSync
+from .generation.weight_sync import CheckpointSync, FolderSync, LoRASync, WeightSync
 from .processes import all_or_none
 from .rollouts.doors import Vocabulary
 
@@ -68,6 +70,11 @@ class ServedPolicy:
         self._times_synced: Counter[str] = Counter()
         self._sync = self._make_sync()
         (self._sync.run_id,) = broadcast_object_list([self._sync.run_id])
+        syncs = [self._sync] if len(generators) == 1 else self._sync.syncs
+        for generator, sync in zip(generators, syncs, strict=True):
+            restore = partial(_restore, generator, sync)
+            generator.recovery = Recovery(generator.control, restore, wait_seconds=args.vllm_server_timeout)
+        self._generators = generators
 
     @property
     def keeps_base(self) -> bool:
@@ -118,17 +125,22 @@ class ServedPolicy:
         save, model = self._saver(), None
         with all_or_none():
             if self.trainer.accelerator.is_main_process:
+                for generator in self._generators:
+                    generator.control.wait_until_ready(self.trainer.args.vllm_server_timeout)
                 model = self._sync.sync(version, save)
         (model,) = broadcast_object_list([model])
         self.generator.use_weights(version, model)
 
     def verify(self) -> None:
-        """Ask the server for its version; every process for itself.
+        """See to it that every server has the weights named last; each process for itself.
+
+        A server that was restarted is waited for and gets them again.
 
         Raises:
-            GenerationError: It serves another version: it was restarted, or another run uses it.
+            GenerationError: It has another run's weights, or is not back within `vllm_server_timeout`.
         """
-        self._sync.verify(self.generator.weight_version)
+        for generator in self._generators:
+            generator.recovery.restore()
 
     def _model(self):
         return self.trainer.accelerator.unwrap_model(self.trainer.model)
@@ -141,3 +153,7 @@ class ServedPolicy:
         if is_adapter:
             return lambda path: model.save_pretrained(str(path), state_dict=state_dict, save_embedding_layers=False)
         return lambda path: model.save_pretrained(str(path), state_dict=state_dict)
+
+
+def _restore(generator: VLLMGenerator, sync: FolderSync) -> bool:
+    return sync.restore(generator.weight_version)

@@ -15,7 +15,7 @@ from mintrl_trl import ConfigError, GenerationError, MInTRLConfig, MInTRLTrainer
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author
 
-from .fake_vllm import FakeVLLM, Status, events
+from .fake_vllm import CUT, FakeVLLM, Status, events
 from .tiny_qwen import cached_qwen, qwen_tokenizer
 from .trainers import RejectLastStep, assert_same_weights, parity_reward, settings, weights
 
@@ -192,15 +192,52 @@ def test_training_again_starts_by_bringing_the_weights_it_starts_from(server, tr
     assert server.bodies(COMPLETIONS)[-1]["model"] == second["lora_name"]
 
 
-def test_a_server_that_lost_the_weights_stops_an_evaluation_and_gets_the_next_ones(server, train):
+def test_a_server_that_lost_the_weights_gets_them_again(server, train):
     trainer = train()
     evaluation = trainer.train_dataset.select(range(2))
     trainer.evaluate(evaluation)
+    first, asked = server.weights_path, len(server.bodies(COMPLETIONS))
     server.restart()
-    with pytest.raises(GenerationError, match=rf"{server.url} serves weight version 'default'.*Sync again"):
+    trainer.evaluate(evaluation)
+    assert (server.weights_path, server.weight_version.rpartition("-v-")[2]) == (first, "update-0")
+    after = [seen.path for seen in server.seen if seen.path in (RELOAD, COMPLETIONS)][asked + 1 :]
+    assert after[0] == RELOAD
+    assert set(after[1:]) == {COMPLETIONS}
+
+
+def test_a_server_that_another_run_took_stops_the_run(server, train):
+    trainer = train()
+    evaluation = trainer.train_dataset.select(range(2))
+    trainer.evaluate(evaluation)
+    server.weight_version = "weights-other-v-update-7"
+    with pytest.raises(GenerationError, match=rf"{server.url} serves weight version 'weights-other-v-update-7'"):
         trainer.evaluate(evaluation)
+
+
+@pytest.mark.parametrize("peft_config", [None, LoraConfig(r=2)], ids=["full weights", "adapter"])
+def test_a_server_restarted_in_the_middle_of_rollouts_gets_the_weights_before_it_goes_on(server, train, peft_config):
+    """All streams of the second update break off after two tokens; the server comes back with the base weights."""
+    broken, by = [], []
+
+    def lose_everything(body):
+        by.append((body["model"], server.weights_path, dict(server.adapters)))
+        answer = write(body)
+        if trainer.state.global_step == 1 and len(broken) < 8:
+            broken.append(body)
+            if len(broken) == 8:
+                server.restart()
+            return [*events(body["prompt"], [70, 71], finish=None), 0.05, CUT]
+        return answer
+
+    server.script = lose_everything
+    trainer = train(peft_config=peft_config)
     trainer.train()
-    assert server.weight_version.endswith("-v-update-1")
+    assert trainer.state.global_step == 2
+    went_on = [body["prompt"][-2:] for body in server.bodies(COMPLETIONS)].count([70, 71])
+    assert went_on >= 8
+    for model, path, adapters in by[by.index(by[-1]) :]:
+        assert path if peft_config is None else model in adapters
+    assert trainer.policy.generator.recovery.restored == 1
 
 
 @pytest.mark.parametrize(

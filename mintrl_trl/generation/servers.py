@@ -159,6 +159,10 @@ class SyncToAll:
         """
         _on_each(lambda sync: sync.verify(version), self.syncs)
 
+    def restore(self, version: str) -> bool:
+        """Have every server that was restarted load `version` again; says whether one had to."""
+        return any(_on_each(lambda sync: sync.restore(version), self.syncs))
+
 
 def _on_each(function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
     """`function` of all items at the same time; the first error is raised once all have ended."""

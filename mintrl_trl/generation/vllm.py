@@ -2,14 +2,14 @@
 
 Owns what is asked of `/v1/completions` and when a request is repeated. It never sends or reads text, never shares a
 request between prefixes, never changes the server. Invariant: a stream is the server's own sampling from exactly
-the prefix it was given, by the weights named `weight_version`; a request is repeated only before its first token.
+the prefix it was given, by the weights named `weight_version`; a request is repeated only before its first token, or
+goes on after the tokens it has where a [`Recovery`] vouches for the weights.
 
 Every process has a generator of its own; nothing is shared but the server. The request spells out every sampling
 setting, because vLLM fills gaps from the model's `generation_config.json` (Qwen3 has `top_k` 20 and `top_p` 0.95).
 """
 
 import asyncio
-import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import ConfigError, GenerationError
 from ..rollouts.doors import SampledToken
 from .completion import CompletionReply
+from .recovery import Recovery
 from .server import ServerControl, ServerError, as_fault, open_async_client, pause_seconds
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class VLLMGenerator:
     Attributes:
         model (`str`): Name asked for; set by [`~VLLMGenerator.use_weights`].
         weight_version (`str`): Version of the weights behind it; empty until it is set.
+        recovery ([`Recovery`], *optional*): Waits for a lost server, and sees to its weights. Streams then go on where
+            they broke off.
 
     Raises:
         ConfigError: A value outside its range.
@@ -91,6 +94,7 @@ class VLLMGenerator:
     ):
         self.control = ServerControl(base_url, api_key=api_key)
         self.model, self.weight_version = model, ""
+        self.recovery: Recovery | None = None
         self.end_ids = frozenset(end_ids)
         self.vocabulary_size, self.max_concurrency = vocabulary_size, max_concurrency
         self.silence_seconds, self.seconds_per_token = silence_seconds, seconds_per_token
@@ -198,23 +202,16 @@ class VLLMGenerator:
         prefix = list(prefix_ids)
         if not prefix or max_tokens < 1:
             raise ValueError(f"nothing to continue: {len(prefix)} prefix ids, max_tokens={max_tokens}")
-        request = {
-            "model": self.model,
-            "prompt": prefix,
-            "max_tokens": max_tokens,
-            "seed": (seed + len(prefix) * _ODD) % _SEEDS,
-            "n": 1,
-            "stream": True,
-            "return_token_ids": True,
-            **self._sampling,
-        }
-        what = f"POST {self._url} ({self.model}, {len(prefix)} prompt ids, at most {max_tokens} more)"
         session = self._session()
         last: list[SampledToken] = []
+        attempt = 0  # requests since the last token
         async with session.slots:
-            for attempt in itertools.count():
+            while True:
+                if self.recovery is not None:
+                    await self.recovery.ready()
+                request = self._request(prefix, max_tokens, seed)
                 reply = CompletionReply(
-                    what,
+                    f"POST {self._url} ({self.model}, {len(prefix)} prompt ids, at most {max_tokens} more)",
                     prefix,
                     max_tokens,
                     end_ids=self.end_ids,
@@ -224,20 +221,47 @@ class VLLMGenerator:
                 try:
                     async with aclosing(self._receive(session.client, request, reply)) as batches:
                         async for batch in batches:
+                            if self.recovery is not None:
+                                self.recovery.heard()
                             if reply.finished:
                                 last = batch
                                 continue
                             for token in batch:
+                                prefix.append(token.id)
                                 yield token
                     break
                 except ServerError as fault:
-                    if reply.count or not fault.retryable or attempt == self.max_retries:
+                    attempt = 0 if reply.count else attempt
+                    if not self._may_go_on(fault, reply.count) or attempt == self.max_retries:
                         raise
                     logger.info("Asking again after: %s", fault)
+                max_tokens -= reply.count
                 await asyncio.sleep(pause_seconds(attempt, seed))
+                attempt += 1
         # Handed out with the connection back in its pool: whoever lingers on the last tokens holds nothing.
         for token in last:
             yield token
+
+    def _request(self, prefix: list[int], max_tokens: int, seed: int) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "prompt": list(prefix),
+            "max_tokens": max_tokens,
+            "seed": (seed + len(prefix) * _ODD) % _SEEDS,
+            "n": 1,
+            "stream": True,
+            "return_token_ids": True,
+            **self._sampling,
+        }
+
+    def _may_go_on(self, fault: ServerError, tokens: int) -> bool:
+        """Whether the same continuation may be asked for again, after the `tokens` that it already gave."""
+        if self.recovery is None:
+            return fault.retryable and not tokens
+        if fault.status in (None, 404):  # no server there, or a new one that does not know the adapter
+            self.recovery.lost()
+            return True
+        return fault.retryable
 
     async def _receive(
         self, client: "openai.AsyncOpenAI", request: dict[str, Any], reply: CompletionReply

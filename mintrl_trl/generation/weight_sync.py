@@ -9,6 +9,7 @@ Both need the folder to be readable by the server under the same path. Only the 
 `verify`, given the same `run_id`.
 """
 
+import fcntl
 import re
 import shutil
 import time
@@ -38,6 +39,13 @@ class WeightSync(Protocol):
 
     def verify(self, version: str) -> None:
         """Raise [`GenerationError`] unless the server serves `version` now."""
+
+    def restore(self, version: str) -> bool:
+        """Have the server serve `version` again if it was restarted since; says whether it was."""
+
+
+class LostWeightsError(GenerationError):
+    """The server does not have this run's weights any more, and no other run's: it was restarted."""
 
 
 class FolderSync(ABC):
@@ -107,6 +115,31 @@ class FolderSync(ABC):
         """
         self._deadline = time.monotonic() + min(VERIFY_SECONDS, self.timeout_seconds)
         self._check(self.label(version))
+
+    def restore(self, version: str) -> bool:
+        """Have the server load `version` again, from the folder it was saved in, if it was restarted since.
+
+        Any process may do so: one at a time, and the others find it done.
+
+        Returns:
+            `bool`: Whether it had to.
+
+        Raises:
+            GenerationError: As `sync`; also where another run's weights are on the server.
+        """
+        try:
+            self.verify(version)
+            return False
+        except LostWeightsError:
+            pass
+        path = self.folder / self.label(version)
+        with (self.folder / ".restoring").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            try:
+                self.verify(version)
+            except LostWeightsError:
+                self.load(version, path)
+        return True
 
     def label(self, version: str) -> str:
         """Name of a version on the server and on disk; unlike that of any other run."""
@@ -241,7 +274,8 @@ class CheckpointSync(FolderSync):
         answer = self._call("GET", "/weight_info", needs=self._NEEDS)
         served = answer.get("weight_version") if isinstance(answer, dict) else answer
         if served != label:
-            raise GenerationError(
+            ours = str(served).removeprefix("loading-").startswith(self._prefix)
+            raise (LostWeightsError if ours or served == _FIRST_WEIGHTS else GenerationError)(
                 f"{self.control.root} serves weight version {served!r}, not {label!r}: it was restarted, a sync failed "
                 "half-way, or another run uses it. Sync again before generating"
             )
@@ -295,7 +329,7 @@ class LoRASync(FolderSync):
     def _check(self, label: str) -> dict[str, dict[str, Any]]:
         models = self._models()
         if label not in models:
-            raise GenerationError(
+            raise LostWeightsError(
                 f"{self.control.root} does not serve the adapter {label!r}, only {', '.join(map(repr, models))}: it "
                 "was restarted, or the adapter was unloaded. Sync again before generating"
             )

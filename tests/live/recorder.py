@@ -16,6 +16,8 @@ class Exchange:
     body: dict
     prompt_ids: list[int] = field(default_factory=list)  # as the server echoed them
     ids: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    usage: dict = field(default_factory=dict)
 
     def read(self, line: bytes) -> None:
         """Take one line of an event stream, or a whole JSON answer."""
@@ -23,7 +25,9 @@ class Exchange:
         if not data.startswith(b"{"):
             return
         event = json.loads(data)
+        self.usage = event.get("usage") or self.usage
         for choice in event.get("choices", []):
+            self.logps += (choice.get("logprobs") or {}).get("token_logprobs") or []
             self.prompt_ids += choice.get("prompt_token_ids") or event.get("prompt_token_ids") or []
             self.ids += choice.get("token_ids") or []
 

@@ -4,13 +4,16 @@ One server lives through the whole file, since starting one takes most of a minu
 first: full weights replace the base model on the server for good.
 """
 
+import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 import torch
 from peft import LoraConfig
+from transformers import AutoTokenizer
 
-from mintrl_trl import Problem, Revise
+from mintrl_trl import NoVerdict, Problem, Revise
 from mintrl_trl.judges.llm import LLMJudge
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.doors import TokenText
@@ -18,7 +21,7 @@ from mintrl_trl.rollouts.loop import shared_loop
 from mintrl_trl.rollouts.rollout import Author
 
 from .recorder import Recorder
-from .runs import Comparing, assert_streamed, make_trainer, trainer_logps
+from .runs import Comparing, HalfRejects, assert_streamed, make_trainer, trainer_logps
 from .server import MODEL, RealServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
@@ -112,3 +115,68 @@ def test_full_weights_on_two_servers(server, tmp_path):
             begun = [sum(len(asked.body["prompt"]) == len(prompt) for asked in r.completions()) for r in (one, other)]
             assert begun == [4, 4]
             trainer.close()
+
+
+class KillsTheServer(HalfRejects):
+    """Its first review in the second update kills the server and starts it again, while all streams are open."""
+
+    def __init__(self, server: RealServer):
+        self.server, self.trainer, self.kills = server, None, 0
+
+    async def review(self, problem, steps, first_new, *, seed):
+        if self.trainer.state.global_step == 1 and not self.kills:
+            self.kills += 1
+            self.server.kill()
+            self.server.start()
+        return await super().review(problem, steps, first_new, seed=seed)
+
+
+def test_a_server_that_is_killed_in_the_middle_of_rollouts(server, tmp_path):
+    """The run finishes, and each token of each rollout is by the trainer's weights, before the kill and after it."""
+    judge, apart = KillsTheServer(server), []
+    with Recorder(server.url) as recorder:
+
+        def compare_tokens():
+            for exchange in recorder.completions():
+                count = len(exchange.ids)
+                assert len(exchange.logps) == count
+                if count:
+                    ids = [*exchange.body["prompt"], *exchange.ids]
+                    trained = trainer_logps(reward.trainer, ids)[-count:]
+                    apart.append((trained - torch.tensor(exchange.logps)).abs().max().item())
+            checked.extend(recorder.completions())
+            recorder.exchanges.clear()
+
+        checked = []
+        reward = Comparing([server], compare_tokens)
+        judge.trainer = trainer = make_trainer(tmp_path, recorder.url, reward, judge=judge, max_completion_length=40)
+        trainer.train()
+        check_run(reward, tmp_path)
+        for record in RunFolder(tmp_path).rollouts():
+            assert_streamed(record, checked, record_prompt(trainer, record))
+        trainer.close()
+    assert judge.kills == 1
+    assert trainer.policy.generator.recovery.restored == 1
+    assert max(apart) < NATS
+
+
+def test_reviews_find_what_was_kept_in_the_cache_of_the_server(server):
+    """Chunks of 512 tokens, four reviews that all say Keep: most of what stands need not be read again."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    numbers, steps, shares = random.Random(0), [], []
+    with Recorder(server.url) as recorder:
+        judge = LLMJudge(MODEL, f"{recorder.url}/v1", max_tokens=4)
+        for _ in range(4):
+            first_new, tokens = len(steps), 0
+            while tokens < 512:
+                left, right = numbers.randrange(1000), numbers.randrange(1000)
+                steps.append(f"We add {left} and {right}, which makes {left + right}, and go on with that number.\n\n")
+                tokens += len(tokenizer(steps[-1])["input_ids"])
+            with suppress(NoVerdict):  # four tokens are none
+                shared_loop().run(judge.review(Problem("What is the sum?"), steps, first_new, seed=0))
+            asked = recorder.exchanges[-1]
+            text = tokenizer.apply_chat_template(asked.body["messages"], add_generation_prompt=True, tokenize=False)
+            standing = len(tokenizer(text[: text.index(steps[first_new].strip())])["input_ids"])
+            shares.append(asked.usage["prompt_tokens_details"]["cached_tokens"] / standing)
+        shared_loop().run(judge.aclose())
+    assert min(shares[1:]) >= 0.8, shares

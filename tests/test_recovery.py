@@ -1,0 +1,158 @@
+"""A policy server that is lost: who waits for it, what it is asked first, and where streams go on."""
+
+import asyncio
+import time
+
+import pytest
+
+from mintrl_trl.errors import GenerationError
+from mintrl_trl.generation import recovery as module
+from mintrl_trl.generation.recovery import Recovery
+from mintrl_trl.generation.vllm import VLLMGenerator
+from mintrl_trl.generation.weight_sync import CheckpointSync, LoRASync
+
+from .fake_vllm import CUT, END, FakeVLLM, Status, count_down, events
+
+COMPLETIONS, RELOAD, HEALTH = "/v1/completions", "/collective_rpc", "/health"
+
+
+@pytest.fixture
+def server():
+    with FakeVLLM() as fake:
+        yield fake
+
+
+def synced(server, folder, kind=CheckpointSync, wait_seconds=5.0) -> VLLMGenerator:
+    """A generator whose server has version 1."""
+    sync = kind(server.url, folder, run_id="run")
+    policy = VLLMGenerator(server.url, "policy", end_ids=[END], vocabulary_size=99)
+    policy.use_weights("1", sync.sync("1", lambda path: (path / "model.safetensors").write_text("weights")))
+    policy.recovery = Recovery(policy.control, lambda: sync.restore("1"), wait_seconds=wait_seconds)
+    return policy
+
+
+def collect(policy, prefix, max_tokens=99, seed=0) -> list[int]:
+    async def run():
+        try:
+            return [token.id async for token in policy.stream(prefix, max_tokens, seed)]
+        finally:
+            await policy.aclose()
+
+    return asyncio.run(run())
+
+
+def cut_once(tokens: int, then=lambda: None):
+    """A script whose first answer breaks off after some tokens."""
+    left = [1]
+
+    def script(body):
+        if not left:
+            return count_down(body)
+        left.pop()
+        then()
+        ids = list(range(body["prompt"][-1] - 1, body["prompt"][-1] - 1 - tokens, -1))
+        return [*events(body["prompt"], ids, finish=None), CUT]
+
+    return script
+
+
+def paths(server) -> list[str]:
+    return [seen.path for seen in server.seen if seen.path in (COMPLETIONS, RELOAD, "/v1/load_lora_adapter")]
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 4])
+def test_a_stream_that_breaks_off_goes_on_after_the_tokens_it_has(server, tmp_path, tokens):
+    policy = synced(server, tmp_path)
+    server.script = cut_once(tokens)
+    assert collect(policy, [3, 9], max_tokens=7) == [8, 7, 6, 5, 4, 3, 2]
+    first, second = server.bodies(COMPLETIONS)
+    assert second["prompt"] == [3, *range(9, 9 - tokens - 1, -1)]
+    assert (first["max_tokens"], second["max_tokens"]) == (7, 7 - tokens)
+    assert (first["seed"] == second["seed"]) == (tokens == 0)
+    assert policy.recovery.restored == 0
+
+
+def test_without_recovery_a_stream_that_breaks_off_is_an_error(server, tmp_path):
+    policy = synced(server, tmp_path)
+    policy.recovery = None
+    server.script = cut_once(2)
+    with pytest.raises(GenerationError, match=r"v1/completions .* failed after"):
+        collect(policy, [9])
+
+
+@pytest.mark.parametrize("kind", [CheckpointSync, LoRASync])
+def test_a_restarted_server_has_its_weights_back_before_it_is_asked_again(server, tmp_path, kind):
+    policy = synced(server, tmp_path, kind)
+    load = paths(server)
+    server.script = cut_once(2, then=server.restart)
+    assert collect(policy, [9]) == [8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert paths(server) == [*load, COMPLETIONS, *load, COMPLETIONS]
+    assert policy.recovery.restored == 1
+
+
+def test_a_restart_in_a_quiet_moment_is_noticed_before_the_next_request(server, tmp_path, monkeypatch):
+    policy = synced(server, tmp_path)
+    assert collect(policy, [2]) == [1, 0]
+    server.restart()
+    monkeypatch.setattr(module, "FRESH_SECONDS", 0.05)
+    time.sleep(0.1)
+    assert collect(policy, [3]) == [2, 1, 0]
+    assert paths(server) == [RELOAD, COMPLETIONS, RELOAD, COMPLETIONS]
+
+
+def test_a_server_that_was_just_heard_is_not_asked_for_its_version(server, tmp_path):
+    policy = synced(server, tmp_path)
+    for _ in range(3):
+        collect(policy, [2])
+    assert sum(seen.path == "/weight_info" for seen in server.seen) == 2  # once by the sync
+
+
+def test_many_streams_wait_for_one_restoration(server, tmp_path):
+    policy = synced(server, tmp_path)
+    server.restart()
+
+    async def run():
+        async def one(start):
+            return [token.id async for token in policy.stream([start], 99, 0)]
+
+        answers = await asyncio.gather(*map(one, range(20, 60)))
+        await policy.aclose()
+        return answers
+
+    assert [len(answer) for answer in asyncio.run(run())] == list(range(20, 60))
+    assert paths(server)[:2] == [RELOAD, RELOAD]
+    assert paths(server).count(RELOAD) == 2
+
+
+def test_a_server_that_is_down_is_waited_for(server, tmp_path):
+    policy = synced(server, tmp_path)
+    server.faults["/weight_info"].extend([Status(503, "starting")] * 2)
+    server.faults[HEALTH].extend([Status(503, "loading the model")] * 2)
+    assert collect(policy, [2]) == [1, 0]
+
+
+def test_a_server_that_stays_away_is_an_error_at_the_limit(server, tmp_path):
+    policy = synced(server, tmp_path, wait_seconds=0.7)
+    server.faults["/weight_info"].extend([Status(503, "starting")] * 99)
+    server.faults[HEALTH].extend([Status(503, "loading the model")] * 99)
+    started = time.monotonic()
+    with pytest.raises(GenerationError, match=r"not ready within .*loading the model"):
+        collect(policy, [2])
+    assert time.monotonic() - started < 5
+
+
+def test_weights_of_another_run_are_left_alone(server, tmp_path):
+    policy = synced(server, tmp_path)
+    server.weight_version = "weights-other-v-1"
+    with pytest.raises(GenerationError, match="'weights-other-v-1'"):
+        collect(policy, [2])
+    assert paths(server) == [RELOAD]
+
+
+def test_a_request_that_breaks_the_server_every_time_ends(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("mintrl_trl.generation.vllm.pause_seconds", lambda attempt, seed: 0.0)
+    policy = synced(server, tmp_path)
+    server.script = lambda body: [CUT]
+    with pytest.raises(GenerationError, match=r"v1/completions .* failed after"):
+        collect(policy, [9])
+    assert len(server.bodies(COMPLETIONS)) == policy.max_retries + 1
