@@ -13,7 +13,6 @@ from . import trl_seams
 from .objective.metrics import Totals, counter_totals, reward_metrics, rollout_totals
 from .processes import all_or_none
 from .reporting.records import rollout_record
-from .rollouts.doors import Judge
 from .rollouts.rollout import Rollout
 from .rollouts.schedule import Phase
 
@@ -34,22 +33,22 @@ class GeneratedBatch:
     reward_reasons: list[str | None] = field(default_factory=list)
 
 
-class JudgeCounters:
-    """What the judge's own counters (calls, tokens, retries, leaks) gained since the last time they were asked.
+class DoorCounters:
+    """What the counters of generator and judge (calls, tokens, retries, leaks) gained since they were last asked.
 
     Args:
-        judge ([`Judge`], *optional*): May have no counters.
+        doors (`PolicyGenerator` or [`Judge`], *optional*): Any of them may have no counters.
     """
 
-    def __init__(self, judge: Judge | None):
-        self.judge = judge
+    def __init__(self, *doors: Any):
+        self._doors = [door for door in doors if hasattr(door, "counters")]
         self._before: dict[str, float] = {}
 
     def gained(self) -> Totals:
         """Totals since the last call."""
-        if not hasattr(self.judge, "counters"):
-            return Totals()
-        before, self._before = self._before, self.judge.counters()
+        before, self._before = self._before, {}
+        for door in self._doors:
+            self._before |= door.counters()
         return counter_totals(before, self._before)
 
 
@@ -62,7 +61,7 @@ def report_batch(trainer: "MInTRLTrainer", batch: GeneratedBatch, is_control: Te
         is_control (`Tensor`): (N,) bool, the pure on-policy rows of all processes.
         advantages (`Tensor`): (B,) of this process.
     """
-    metrics = reduce_totals(Totals.merge([rollout_totals(batch.rollouts), trainer.judge_counters.gained()]))
+    metrics = reduce_totals(Totals.merge([rollout_totals(batch.rollouts), trainer.door_counters.gained()]))
     metrics |= reward_metrics(batch.rewards, is_control, trainer.num_generations)
     trl_seams.add_metrics(trainer, metrics)
     trainer.step_meter.add_rollouts(batch.rollouts)

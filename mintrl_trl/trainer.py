@@ -21,7 +21,7 @@ from transformers import PrinterCallback, ProgressCallback
 from trl import GRPOTrainer
 
 from . import trl_seams
-from .batch_report import GeneratedBatch, JudgeCounters, reduce_totals, report_batch
+from .batch_report import DoorCounters, GeneratedBatch, reduce_totals, report_batch
 from .config import MInTRLConfig
 from .dry_run import DryRunCallback
 from .errors import FailureLimitError
@@ -161,7 +161,7 @@ class MInTRLTrainer(GRPOTrainer):
             self.policy.generator, None, self.policy.vocabulary, args.sampler_settings(evaluation=True)
         )
         self._eval_rows_started, self._eval_prefix = 0, "eval"
-        self.judge_counters = JudgeCounters(self.judge)
+        self.door_counters = DoorCounters(self.policy.generator, self.judge)
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
         self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None

@@ -7,6 +7,7 @@ cache holds its tokens; no server counts as synced before all are.
 One server with `--data-parallel-size` is the simpler way to use several GPUs of one machine.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -93,6 +94,13 @@ class SeveralServers:
         """As [`VLLMGenerator.verify`], on all of them."""
         for generator in self.generators:
             generator.verify(**lengths)
+
+    def counters(self) -> dict[str, float]:
+        """As [`VLLMGenerator.counters`], over all of them."""
+        total: Counter[str] = Counter()
+        for generator in self.generators:
+            total.update(generator.counters())
+        return dict(total)
 
     def for_rollout(self) -> _OneRollout:
         """The generator for one rollout, as a context that lasts as long as the rollout."""

@@ -11,6 +11,7 @@ setting, because vLLM fills gaps from the model's `generation_config.json` (Qwen
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class VLLMGenerator:
         self.control = ServerControl(base_url, api_key=api_key)
         self.model, self.weight_version = model, ""
         self.recovery: Recovery | None = None
+        self._counted = Counter(repeated=0, continued=0)
         self.end_ids = frozenset(end_ids)
         self.vocabulary_size, self.max_concurrency = vocabulary_size, max_concurrency
         self.silence_seconds, self.seconds_per_token = silence_seconds, seconds_per_token
@@ -138,6 +140,14 @@ class VLLMGenerator:
         """Name the weights that streams opened from now on are sampled by, and the model to ask for, if it changed."""
         self.weight_version = weight_version
         self.model = model or self.model
+
+    def counters(self) -> dict[str, float]:
+        """By metric name: requests repeated before their first token, streams that went on after a break, and how often
+        the server got its weights back. The numbers only grow.
+        """
+        restored = 0 if self.recovery is None else self.recovery.restored
+        counted = dict(self._counted) | {"restored": restored}
+        return {f"server/{name}": float(number) for name, number in counted.items()}
 
     def verify(self, *, max_prompt_length: int, max_completion_length: int, wait_seconds: float = 240.0) -> None:
         """Check at start-up that the server is up, serves `model` and has room for the longest response.
@@ -235,6 +245,7 @@ class VLLMGenerator:
                     if not self._may_go_on(fault, reply.count) or attempt == self.max_retries:
                         raise
                     logger.info("Asking again after: %s", fault)
+                    self._counted["continued" if reply.count else "repeated"] += 1
                 max_tokens -= reply.count
                 await asyncio.sleep(pause_seconds(attempt, seed))
                 attempt += 1

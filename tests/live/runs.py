@@ -71,7 +71,7 @@ def trainer_logps(trainer: MInTRLTrainer, ids: list[int]) -> torch.Tensor:
     return logps[0]
 
 
-def make_trainer(output_dir, url: str, reward: Comparing, *, peft_config=None, judge=None, **overrides):
+def make_trainer(output_dir, url: str, reward: Comparing, *, peft_config=None, judge_object=None, **overrides):
     """A trainer of four rollouts an update on the server or servers at `url`."""
     args = {
         "prompts_per_update": 1,
@@ -100,7 +100,7 @@ def make_trainer(output_dir, url: str, reward: Comparing, *, peft_config=None, j
         reward_funcs=reward,
         args=MInTRLConfig(str(output_dir), **args),
         train_dataset=Dataset.from_list(rows),
-        judge=judge if judge is not None else HalfRejects(),
+        judge=judge_object if judge_object is not None else HalfRejects(),
         peft_config=peft_config,
     )
     return reward.trainer

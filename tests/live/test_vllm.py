@@ -14,6 +14,7 @@ from peft import LoraConfig
 from transformers import AutoTokenizer
 
 from mintrl_trl import NoVerdict, Problem, Revise
+from mintrl_trl.judge_setup import build_judge
 from mintrl_trl.judges.llm import LLMJudge
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.doors import TokenText
@@ -60,7 +61,7 @@ def test_an_adapter_on_the_server_and_the_base_model_beside_it_as_judge(server, 
     """Two updates in `lora` mode; then a self-judge on the same server answers from the base weights."""
     reward = Comparing([server])
     with Recorder(server.url) as recorder:
-        trainer = make_trainer(tmp_path, recorder.url, reward, peft_config=ADAPTER)
+        trainer = make_trainer(tmp_path, recorder.url, reward, peft_config=ADAPTER, judge="self")
         trainer.train()
         check_run(reward, tmp_path)
         records = list(RunFolder(tmp_path).rollouts())
@@ -71,7 +72,9 @@ def test_an_adapter_on_the_server_and_the_base_model_beside_it_as_judge(server, 
         assert len(records) == 8
 
         recorder.exchanges.clear()
-        judge = LLMJudge(MODEL, f"{recorder.url}/v1", prefill=True, use_privileged_context=True, shares_tokenizer=True)
+        policy = trainer.policy
+        judge = build_judge(trainer, None, policy.generator, policy.vocabulary, policy.served, starts_as_base=True)
+        shared_loop().run(judge.probe())
         accepted = TokenText("17 + 25 is", trainer.processing_class("17 + 25 is")["input_ids"])
         problem = Problem("What is 17 + 25?", privileged_context="Add the tens first.")
         correction = shared_loop().run(judge.intervene(problem, accepted, Revise(0, "slow"), 8, seed=1))
@@ -83,9 +86,9 @@ def test_an_adapter_on_the_server_and_the_base_model_beside_it_as_judge(server, 
         told = torch.tensor(correction.logps)
         with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
             base = trainer_logps(trainer, ids)[-len(told) :]
-        policy = trainer_logps(trainer, ids)[-len(told) :]
+        trained = trainer_logps(trainer, ids)[-len(told) :]
         assert (told - base).abs().max() < NATS
-        assert (told - policy).abs().max() > NATS
+        assert (told - trained).abs().max() > NATS
         trainer.close()
 
 
@@ -149,7 +152,9 @@ def test_a_server_that_is_killed_in_the_middle_of_rollouts(server, tmp_path):
 
         checked = []
         reward = Comparing([server], compare_tokens)
-        judge.trainer = trainer = make_trainer(tmp_path, recorder.url, reward, judge=judge, max_completion_length=40)
+        judge.trainer = trainer = make_trainer(
+            tmp_path, recorder.url, reward, judge_object=judge, max_completion_length=40
+        )
         trainer.train()
         check_run(reward, tmp_path)
         for record in RunFolder(tmp_path).rollouts():
