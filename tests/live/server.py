@@ -52,6 +52,8 @@ class RealServer:
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", "4096", "--enforce-eager"]
         command += ["--enable-lora", "--max-lora-rank", "8", "--max-logprobs", "-1"]
         command += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
+        # vLLM 0.31 dies on a CPU where a prompt with a seed is cut into chunks ("CPU Generator does not use offset").
+        command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"]
         command += ["--worker-extension-cls", EXTENSION, *self.options]
         environment = os.environ | {
             "PYTHONPATH": str(ROOT),
