@@ -114,7 +114,7 @@ def test_refuses_prices_and_budgets(settings, field):
         LLMJudge("m", base_url="http://localhost:1/v1", **settings)
 
 
-def test_a_judge_stops_asking_once_its_budget_is_spent():
+def test_a_judge_stops_asking_once_its_budget_is_spent(caplog):
     asked = []
 
     async def chat(messages, **options):
@@ -132,6 +132,8 @@ def test_a_judge_stops_asking_once_its_budget_is_spent():
     assert len(asked) == 3
     assert correction.text
     assert judge.exhausted
+    (record,) = caplog.records
+    assert "has spent its budget (200 tokens): no more reviews" in record.getMessage()
 
 
 def test_a_judge_that_runs_examples_is_exhausted_with_the_judge_behind_it():

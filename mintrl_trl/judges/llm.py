@@ -9,6 +9,7 @@ correction, `NoVerdict` or `JudgeError`, after at most `max_retries` + 1 request
 import asyncio
 import dataclasses
 import itertools
+import logging
 import math
 import random
 import time
@@ -24,6 +25,8 @@ from .chat import ChatFault, ChatFunction, ChatReply, OpenAIChat
 from .probe import probe
 from .prompts import Domain, Prompts
 from .reply import clean_correction, leaks_answer, parse_verdict, verdict_pattern, verdict_schema
+
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 # Servers may take other defaults from a model's own files; the paper samples at temperature 1 without any cut.
@@ -317,7 +320,11 @@ class LLMJudge:
             return reply
         finally:
             tokens, seconds = (reply.prompt_tokens, reply.completion_tokens), time.monotonic() - started
+            before = self.exhausted
             self.account.add(role, Usage(1, 0, *tokens, seconds, reply.cached_tokens))
+            if self.exhausted and not before:
+                spent_tokens, _ = self.account.spent
+                logger.warning("%r has spent its budget (%d tokens): no more reviews from here on", self, spent_tokens)
 
     async def persist(self, role: str, seed: int, request: Callable[[], Awaitable[Any]]) -> Any:
         """Make a request; repeat it after transport faults, with capped and growing pauses.

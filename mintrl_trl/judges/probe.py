@@ -32,10 +32,14 @@ for i in range(10):
 """
 _CORRECTION_TOKENS = 16
 _FORM = re.compile(r"response_format|structured|guided|schema|regex|grammar", re.IGNORECASE)
+_THINKING_OFF = (
+    "extra_body={'chat_template_kwargs': {'enable_thinking': False}} on vLLM, {'thinking': {'type': 'disabled'}} at "
+    "DeepSeek (in a config: judge_extra_body)"
+)
 _HINTS = {
-    "empty": "Where the text came as reasoning, start the server without --reasoning-parser, or turn thinking off with "
-    "extra_body={'chat_template_kwargs': {'enable_thinking': False}} (in a config: judge_extra_body)",
-    "length": "Raise max_tokens (in a config: judge_max_tokens), or turn thinking off",
+    "empty": "Where the text came as reasoning, start the server without --reasoning-parser, or turn thinking off: "
+    + _THINKING_OFF,
+    "length": "Raise max_tokens (in a config: judge_max_tokens), or turn thinking off: " + _THINKING_OFF,
     "unparsable": "Take a stronger model, or set constrain_reply=True where the server knows JSON schemas",
     "connection": "Check that the server is up and that base_url ends in /v1",
     "timeout": "Check that the server is not overloaded, or raise timeout_seconds",
