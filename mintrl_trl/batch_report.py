@@ -3,13 +3,16 @@
 Invariant: every number is reduced over processes as a sum and a count, and divided once.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
 from . import trl_seams
+from .errors import FailureLimitError
 from .objective.metrics import Totals, counter_totals, reward_metrics, rollout_totals
 from .processes import all_or_none
 from .reporting.records import rollout_record
@@ -32,23 +35,41 @@ class GeneratedBatch:
     rewards: Tensor | None = None  # (N,), NaN = no reward
     reward_reasons: list[str | None] = field(default_factory=list)
 
+    def check_scored(self, limit: float) -> None:
+        """Called by every process once the rewards of all are there.
+
+        Raises:
+            FailureLimitError: The share of rollouts without a reward is above `limit`.
+        """
+        unscored = torch.isnan(self.rewards).float().mean().item()
+        if unscored <= limit:
+            return
+        reasons = Counter(reason for reason in self.reward_reasons if reason is not None).most_common(3)
+        named = ", ".join(f"{reason} {number}" for reason, number in reasons) or "none given"
+        with all_or_none():
+            raise FailureLimitError(
+                f"{unscored:.0%} of the rollouts of update {self.update + 1} got no reward; `unscored_limit` is "
+                f"{limit:.0%}. Reasons on this process: {named}. Mend the reward function or its data, then continue "
+                "from the last checkpoint, or raise the limit."
+            )
+
 
 class DoorCounters:
-    """What the counters of generator and judge (calls, tokens, retries, leaks) gained since they were last asked.
+    """What the counters of judge, sampler and generator gained since the last time they were asked.
 
     Args:
-        doors (`PolicyGenerator` or [`Judge`], *optional*): Any of them may have no counters.
+        sources (`Any`): Objects whose method `counters()` gives numbers by name that only grow; others have none.
     """
 
-    def __init__(self, *doors: Any):
-        self._doors = [door for door in doors if hasattr(door, "counters")]
+    def __init__(self, *sources: Any):
+        self._sources = [source for source in sources if hasattr(source, "counters")]
         self._before: dict[str, float] = {}
 
     def gained(self) -> Totals:
         """Totals since the last call."""
         before, self._before = self._before, {}
-        for door in self._doors:
-            self._before |= door.counters()
+        for source in self._sources:
+            self._before |= source.counters()
         return counter_totals(before, self._before)
 
 

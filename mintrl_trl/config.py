@@ -346,6 +346,7 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
             max_concurrent_reviews=self.max_concurrent_reviews,
             no_verdict_limit=self.no_verdict_limit,
             no_verdict_window=self.no_verdict_window,
+            pauses_reviews=self.judge_failure == "continue_on_policy",
             review_timeout_seconds=float(self.review_timeout_seconds),
         )
 

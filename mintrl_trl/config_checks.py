@@ -112,6 +112,7 @@ CHOICES = {
     "weight_sync": ("auto", "lora", "checkpoint"),
     "judge": ("llm", "self", "exact"),
     "judge_domain": ("math", "code"),
+    "judge_failure": ("stop", "continue_on_policy"),
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
     "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),

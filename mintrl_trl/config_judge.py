@@ -91,6 +91,11 @@ class JudgeConfig:
     review_timeout_seconds: float = setting(
         600.0, "One review or correction at most, retries included; then there is no verdict. In seconds, above 0."
     )
+    judge_failure: str = setting(
+        "stop",
+        "What follows where reviews without a usable verdict pass no_verdict_limit: 'stop' the run, or "
+        "'continue_on_policy', rollouts without reviews, until the judge, asked again after a minute or more, answers.",
+    )
     max_concurrent_reviews: int = setting(
         64, "Judge calls at once, per process; best what its server runs. At least 1."
     )

@@ -5,9 +5,11 @@
     ├── DataError          (ValueError)    a data row that cannot be used: names file or row, field, fix
     ├── VersionError       (ImportError)   an installed package outside the supported range
     ├── GenerationError    (RuntimeError)  the policy could not continue a prefix
+    │   └── ServerLostError                a policy server did not come back in time
     ├── JudgeError         (RuntimeError)  the judge is set up wrongly; retrying cannot help, so the run stops
     ├── NoVerdict          (RuntimeError)  one review or correction gave nothing usable; tolerated and counted
     ├── FailureLimitError  (RuntimeError)  tolerated failures passed the limit that the config sets
+    │   └── JudgeLostError                 most of them because the judge did not answer
     ├── RewardError        (RuntimeError)  the reward function broke its contract
     ├── MemoryLimitError   (RuntimeError)  an update at full length does not fit
     ├── PeerError          (RuntimeError)  another process of the run stopped
@@ -17,9 +19,17 @@
 A second base class lets callers catch the builtin they would expect.
 """
 
+LOST = 75  # exit code of a run that may go on later: "temporary failure" in sysexits.h
+
 
 class MInTRLError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of every error that this package raises on purpose.
+
+    Attributes:
+        exit_code (`int`): What a program ends with that is stopped by it.
+    """
+
+    exit_code = 1
 
 
 class ConfigError(MInTRLError, ValueError):
@@ -67,6 +77,12 @@ class GenerationError(MInTRLError, RuntimeError):
     """The policy could not continue a prefix."""
 
 
+class ServerLostError(GenerationError):
+    """A policy server did not come back within the limit; nothing is wrong with the run itself."""
+
+    exit_code = LOST
+
+
 class JudgeError(MInTRLError, RuntimeError):
     """The judge is set up wrongly (no such model, refused request); retrying cannot help, so the run stops."""
 
@@ -87,6 +103,12 @@ class NoVerdict(MInTRLError, RuntimeError):  # noqa: N818 - an outcome of a revi
 
 class FailureLimitError(MInTRLError, RuntimeError):
     """More tolerated failures than the config allows. The message says which and what to do."""
+
+
+class JudgeLostError(FailureLimitError):
+    """The judge did not answer often enough; nothing is wrong with the run itself."""
+
+    exit_code = LOST
 
 
 class RewardError(MInTRLError, RuntimeError):

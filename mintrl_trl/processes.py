@@ -8,7 +8,7 @@ order, whether anything failed or not; with one process there are none.
 
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -33,23 +33,26 @@ def all_or_none(instead: Callable[[], Any] | None = None) -> Iterator[None]:
         Exception: Where the block failed, its own exception. Elsewhere an equal one if it is one of ours; otherwise
             [`PeerError`], which says what happened in which process.
     """
-    state = PartialState()
-    if state.num_processes == 1:
-        yield
-        return
-    failure = None
+    state, failure = PartialState(), None
     try:
         yield
     except Exception as error:
         failure = error
-        if instead is not None:
+        if state.num_processes > 1 and instead is not None:
             instead()
-    failures = gather_object([_portable(failure, state.process_index)])
-    if failure is not None:
-        raise failure
-    for error in failures:
+    failures = [failure]
+    if state.num_processes > 1:
+        failures = gather_object([_portable(failure, state.process_index)])
+    for error in (failure, *failures):
         if error is not None:
+            with suppress(AttributeError):  # a foreign exception that cannot be written to
+                error.raised_by_all = True
             raise error
+
+
+def is_raised_by_all(error: BaseException) -> bool:
+    """Whether all processes raise at this very point, so that they may still make collective calls together."""
+    return getattr(error, "raised_by_all", False)
 
 
 def _portable(failure: Exception | None, process: int) -> MInTRLError | None:

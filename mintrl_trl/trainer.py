@@ -9,7 +9,6 @@ token travels as a tensor of the same dict, so that TRL's shuffle and split cann
 """
 
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -24,7 +23,7 @@ from . import trl_seams
 from .batch_report import DoorCounters, GeneratedBatch, reduce_totals, report_batch
 from .config import MInTRLConfig
 from .dry_run import DryRunCallback
-from .errors import FailureLimitError
+from .failures import nothing_lost
 from .lean_updates import LeanUpdates
 from .objective.advantage import compute_advantages
 from .objective.loss import regression_loss
@@ -161,7 +160,7 @@ class MInTRLTrainer(GRPOTrainer):
             self.policy.generator, None, self.policy.vocabulary, args.sampler_settings(evaluation=True)
         )
         self._eval_rows_started, self._eval_prefix = 0, "eval"
-        self.door_counters = DoorCounters(self.policy.generator, self.judge)
+        self.door_counters = DoorCounters(self.judge, self.sampler if args.needs_judge else None, self.policy.generator)
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
         self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
@@ -189,7 +188,8 @@ class MInTRLTrainer(GRPOTrainer):
         checkpoint = begin_run(self, resume_from_checkpoint)
         trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
         self._window_totals, self._losses = Totals(), FiniteLosses()
-        return super().train(checkpoint, **kwargs)
+        with nothing_lost(self):
+            return super().train(checkpoint, **kwargs)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """TRL's checkpoint, with what going on needs beside it, and marked when it is whole."""
@@ -294,15 +294,8 @@ class MInTRLTrainer(GRPOTrainer):
         batch = self._batch
         batch.rewards = trl_seams.total_rewards(rewards_per_func, self.reward_weights)
         batch.reward_reasons = trl_seams.pending_reward_reasons(self, len(prompts))
-        unscored = torch.isnan(batch.rewards).float().mean().item()
-        if batch.training and unscored > self.args.unscored_limit:
-            reasons = Counter(reason for reason in batch.reward_reasons if reason is not None).most_common(3)
-            named = ", ".join(f"{reason} {number}" for reason, number in reasons) or "none given"
-            raise FailureLimitError(
-                f"{unscored:.0%} of the rollouts of update {batch.update + 1} got no reward; `unscored_limit` is "
-                f"{self.args.unscored_limit:.0%}. Reasons on this process: {named}. Mend the reward function "
-                "or its data, then continue from the last checkpoint, or raise the limit."
-            )
+        if batch.training:
+            batch.check_scored(self.args.unscored_limit)
         return rewards_per_func
 
     def _is_control(self, phase: Phase, rows: int) -> Tensor:

@@ -71,14 +71,18 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
 
 
 def run(default: Path = QUICKSTART, task: str = "math") -> None:
-    """`main` as a program: an error of ours is one message on standard error, without a traceback."""
+    """`main` as a program: an error of ours is one message on standard error, without a traceback.
+
+    It exits with 75 where a server or the judge was away too long, so that the run can go on later; else with 1.
+    """
     logging.basicConfig(format="%(message)s")
     logging.getLogger("mintrl_trl").setLevel(logging.INFO)
     transformers.logging.disable_progress_bar()
     try:
         main(default, task)
     except MInTRLError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+        print("\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Asks the judge, believes nothing it says unchecked, and watches how often it says nothing usable.
+"""Asks the judge and believes nothing it says unchecked.
 
-It owns the bound on concurrent calls, the checks of verdicts and corrections, and the window over which failures are
-counted. It never changes a rollout and never retries. The invariants: a Revise that leaves here names a new step; the
-ids of a correction exist in the policy's vocabulary, hold no control token and fit the room left for them.
+It owns the bound on concurrent calls and the checks of verdicts and corrections; failures are counted in a
+[`FailureWindow`]. It never changes a rollout and never retries. The invariants: a Revise that leaves here names a new
+step; the ids of a correction exist in the policy's vocabulary, hold no control token and fit the room left for them.
 """
 
 import asyncio
@@ -10,18 +10,17 @@ import inspect
 import logging
 import math
 import re
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import FailureLimitError, JudgeError, NoVerdict
 from .doors import Correction, Judge, Keep, Revise, TokenText, Verdict, Vocabulary
+from .failure_window import FailureWindow
 from .places import Places
 from .rollout import Author, Problem, Span
 
 logger = logging.getLogger(__name__)
 
-_FEWEST_REVIEWS = 20  # a share of fewer reviews says little
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 Rank = tuple[bool, int]  # of a rollout whose call waits: whether the policy has ended it, and how long it is
@@ -44,8 +43,7 @@ class Reviewer:
         judge (`Judge`): Whom to ask.
         vocabulary (`Vocabulary`): The policy's.
         max_concurrent (`int`): Calls in flight at most.
-        no_verdict_limit (`float`): Share of reviews without verdict, in [0, 1], above which the run stops.
-        no_verdict_window (`int`): Over how many of the last reviews.
+        failures ([`FailureWindow`]): Counts how often there was no verdict.
         timeout_seconds (`float`, *optional*, defaults to 600.0): One call at most, retries included; then there is no
             verdict (`timeout`), so a judge that hangs cannot stop the run without a word.
     """
@@ -56,15 +54,12 @@ class Reviewer:
         vocabulary: Vocabulary,
         *,
         max_concurrent: int,
-        no_verdict_limit: float,
-        no_verdict_window: int,
+        failures: FailureWindow,
         timeout_seconds: float = 600.0,
     ):
         self._judge, self._vocabulary = judge, vocabulary
         self._places = Places(max_concurrent)
-        self._limit, self._timeout_seconds = no_verdict_limit, timeout_seconds
-        self._window: deque[str | None] = deque(maxlen=no_verdict_window)  # reason of each review; None: a verdict
-        self._failures = 0  # reasons in the window
+        self.failures, self._timeout_seconds = failures, timeout_seconds
         self._logged: set[str] = set()
 
     async def review(
@@ -101,41 +96,7 @@ class Reviewer:
     @property
     def accepts(self) -> bool:
         """Whether the judge takes reviews. Where it does not, rollouts go on without, and nothing is counted."""
-        return not getattr(self._judge, "exhausted", False)
-
-    @property
-    def window(self) -> list[str | None]:
-        """For each of the latest reviews, oldest first, the reason why it gave no verdict; `None`: it gave one."""
-        return list(self._window)
-
-    @window.setter
-    def window(self, reasons: Sequence[str | None]) -> None:
-        self._window.clear()
-        self._window.extend(reasons)
-        self._failures = sum(reason is not None for reason in self._window)
-
-    def count(self, failure: NoVerdict | None) -> None:
-        """Enter one finished review into the window.
-
-        Raises:
-            FailureLimitError: Too many of the last reviews gave no verdict. The window starts anew.
-        """
-        if len(self._window) == self._window.maxlen:
-            self._failures -= self._window[0] is not None
-        self._window.append(None if failure is None else failure.reason)
-        self._failures += failure is not None
-        reviews, share = len(self._window), self._failures / len(self._window)
-        if reviews < min(self._window.maxlen, _FEWEST_REVIEWS) or share <= self._limit:
-            return
-        reasons = Counter(reason for reason in self._window if reason is not None)
-        top = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common(3))
-        self._window.clear()
-        self._failures = 0
-        raise FailureLimitError(
-            f"{share:.0%} of the last {reviews} reviews gave no verdict; `no_verdict_limit` is {self._limit:.0%}. "
-            f"Reasons: {top}. The log holds the first failure of each kind with its traceback. Mend the judge (its "
-            "server, its prompt, its token limit) and continue from the last checkpoint, or raise `no_verdict_limit`."
-        )
+        return not getattr(self._judge, "exhausted", False) and not self.failures.pausing
 
     async def _ask(
         self, call: Callable[[], Awaitable], check: Callable[[Any], Usable], rank: Callable[[], Rank]

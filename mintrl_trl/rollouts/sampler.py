@@ -21,6 +21,7 @@ from typing import NamedTuple
 from ..errors import ConfigError, NoVerdict
 from .doors import Judge, PolicyGenerator, Revise, Vocabulary
 from .draft import Draft
+from .failure_window import FailureWindow
 from .loop import BackgroundLoop, shared_loop
 from .pool import RolloutPool
 from .progress import Progress
@@ -46,6 +47,8 @@ class SamplerSettings:
         no_verdict_limit (`float`, *optional*, defaults to 0.2): Share of reviews without verdict, in [0, 1], above
             which the run stops.
         no_verdict_window (`int`, *optional*, defaults to 200): Over how many of the last reviews.
+        pauses_reviews (`bool`, *optional*, defaults to `False`): Whether the run goes on without reviews for a while
+            instead of stopping there.
         review_timeout_seconds (`float`, *optional*, defaults to 600.0): One review or correction at most; then there is
             no verdict.
 
@@ -60,6 +63,7 @@ class SamplerSettings:
     max_concurrent_reviews: int = 64
     no_verdict_limit: float = 0.2
     no_verdict_window: int = 200
+    pauses_reviews: bool = False
     review_timeout_seconds: float = 600.0
 
     def __post_init__(self):
@@ -114,10 +118,12 @@ class InterventionSampler:
             judge,
             vocabulary,
             max_concurrent=settings.max_concurrent_reviews,
-            no_verdict_limit=settings.no_verdict_limit,
-            no_verdict_window=settings.no_verdict_window,
+            failures=FailureWindow(
+                settings.no_verdict_limit, settings.no_verdict_window, pauses=settings.pauses_reviews
+            ),
             timeout_seconds=settings.review_timeout_seconds,
         )
+        self._passed_over = 0
         self._pool = RolloutPool(
             self._rollout,
             loop if loop is not None else shared_loop(),
@@ -128,11 +134,20 @@ class InterventionSampler:
     @property
     def review_window(self) -> list[str | None]:
         """Reasons, or `None` for a verdict, of the reviews that `no_verdict_limit` is held against. May be set."""
-        return self._reviewer.window
+        return self._reviewer.failures.reasons
 
     @review_window.setter
     def review_window(self, reasons: Sequence[str | None]) -> None:
-        self._reviewer.window = reasons
+        self._reviewer.failures.reasons = reasons
+
+    def counters(self) -> dict[str, float]:
+        """What was counted since it was made, by metric name. The numbers only grow.
+
+        `judge/paused`: how often reviews paused because too many gave no verdict. `judge/passed_over`: rollouts that
+        went on without a review that was due, in such a pause or with the judge's budget spent.
+        """
+        paused = self._reviewer.failures.paused
+        return {"judge/paused": float(paused), "judge/passed_over": float(self._passed_over)}
 
     async def _rollout(self, request: RolloutRequest) -> Rollout:
         """One rollout; it has one generator from its beginning to its end."""
@@ -143,12 +158,13 @@ class InterventionSampler:
     async def _algorithm(self, request: RolloutRequest, generator: PolicyGenerator) -> Rollout:
         """Algorithm 1. A control is the case without reviews: one chunk, up to the limit."""
         budget, draft, stream = self._settings.budget, Draft(request, self._vocabulary), None
-        now, max_reviews = asyncio.get_running_loop().time, self._max_reviews(request)
+        now, max_reviews, passed_over = asyncio.get_running_loop().time, self._max_reviews(request), False
         started = now()
         try:
             while draft.stop is None:
                 room = budget.max_completion_tokens - len(draft.ids)
-                reviewing = len(draft.reviews) < max_reviews and self._reviewer.accepts
+                due = len(draft.reviews) < max_reviews
+                reviewing = due and self._reviewer.accepts
                 wanted = min(budget.chunk_tokens, room) if reviewing else room
                 if stream is None or stream.spent:
                     stream = self._open(generator, draft, room if self._settings.overlap_reviews else wanted)
@@ -156,7 +172,9 @@ class InterventionSampler:
                 self._pool.tally.chunks += 1
                 ended = chunk.ids[-1] in self._vocabulary.end_ids
                 revision = None
-                if reviewing and self._reviewer.accepts and (budget.review_final_chunk or not ended):
+                due = due and (budget.review_final_chunk or not ended)
+                passed_over |= due and not (reviewing and self._reviewer.accepts)
+                if reviewing and due and self._reviewer.accepts:
                     revision = await self._review(draft, chunk, stream)
                 if revision is None:  # Keep
                     draft.append(chunk)
@@ -170,6 +188,7 @@ class InterventionSampler:
         finally:
             if stream is not None:
                 await stream.aclose()
+        self._passed_over += passed_over
         return draft.finished(now() - started)
 
     async def _review(self, draft: Draft, chunk: Span, stream: StreamReader) -> _Revision | None:
@@ -228,7 +247,7 @@ class InterventionSampler:
         tally.reviews += 1
         tally.revisions += revision is not None
         tally.no_verdicts += failure is not None
-        self._reviewer.count(failure)
+        self._reviewer.failures.count(failure)
         return revision
 
     async def _correct(self, draft: Draft, kept_ids: tuple[int, ...], verdict: Revise) -> Answer:

@@ -1,0 +1,62 @@
+"""What a run that cannot go on leaves behind: a checkpoint of what it learned, its last counts, and how to go on.
+
+It decides nothing about retries: whoever raised has given up. Invariant: a failure that reaches all processes together
+while rollouts, rewards or weights are on their way costs no finished update, where the run saves checkpoints at all;
+and the first error is the one that is raised, whatever saving runs into.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accelerate.utils import broadcast_object_list
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from .batch_report import reduce_totals
+from .checkpoints import read_checkpoint
+from .processes import is_raised_by_all
+
+if TYPE_CHECKING:
+    from .trainer import MInTRLTrainer
+
+logger = logging.getLogger(__name__)
+
+@contextmanager
+def nothing_lost(trainer: "MInTRLTrainer") -> Iterator[None]:
+    """Around training: where it stops between two updates, save what has been learned, and say how to go on."""
+    try:
+        yield
+    except Exception as error:
+        if is_raised_by_all(error) and trainer.state.global_step > 0:
+            try:
+                _leave(trainer, error)
+            except Exception as failure:
+                logger.exception("What was learned could not be saved.")
+                error.add_note(f"Saving a checkpoint failed, too: {type(failure).__name__}: {failure}")
+        raise
+
+
+def _leave(trainer: "MInTRLTrainer", error: Exception) -> None:
+    args, update = trainer.args, trainer.state.global_step
+    counts = reduce_totals(trainer.door_counters.gained())
+    if counts:
+        trainer.log(counts)
+    if args.save_strategy == "no":
+        return
+    path = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{update}"
+    saved = [None]
+    if trainer.accelerator.is_main_process:
+        checkpoint = read_checkpoint(path)
+        saved = [checkpoint is not None and checkpoint.mark is not None]
+    if not broadcast_object_list(saved)[0]:
+        trainer._save_checkpoint(trainer.model, trial=None)
+    good = None
+    if trainer.accelerator.is_main_process:
+        checkpoint = read_checkpoint(path)
+        good = checkpoint is not None and checkpoint.problem is None
+    if good:
+        error.add_note(f"All {update} updates are saved; go on with --resume_from_checkpoint {path}")
+    else:
+        error.add_note(f"The weights after all {update} updates are in {path}")
