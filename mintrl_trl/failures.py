@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
 @contextmanager
 def nothing_lost(trainer: "MInTRLTrainer") -> Iterator[None]:
     """Around training: where it stops between two updates, save what has been learned, and say how to go on."""

@@ -66,7 +66,7 @@ Fault = Answer | Cut | Silence | Trickle | Garbage | Change
 
 
 class FaultProxy:
-    """Use as a context manager. `plan(path, fault, ...)` spoils the next answers, `always[path] = fault` all of them."""
+    """Use as a context manager. `plan` spoils the next answers of a path, `always[path] = fault` all of them."""
 
     def __init__(self, url: str):
         self._address = urlsplit(url)
@@ -136,11 +136,8 @@ class FaultProxy:
                 return
             # With a length, or in chunks, the client notices that an answer is cut short.
             length = answer.getheader("content-length")
-            yield (
-                b"transfer-encoding: chunked\r\n\r\n"
-                if length is None
-                else f"content-length: {length}\r\n\r\n".encode()
-            )
+            framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+            yield f"{framing}\r\n\r\n".encode()
             events = 0
             for line in answer:
                 if line.startswith(b"data: {"):
