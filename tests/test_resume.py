@@ -304,7 +304,7 @@ def test_the_window_of_reviews_goes_on(tmp_path):
     (path.parent / "complete.json").write_text(json.dumps(mark))
     trainer.train(resume_from_checkpoint=True)
     assert trainer.sampler.review_window[:3] == ["timeout", None, "timeout"]
-    assert trainer.sampler._reviewer._failures == 2
+    assert trainer.sampler._reviewer.failures._failures == 2
 
 
 def test_weights_alone_are_no_place_to_go_on_from(tmp_path):
