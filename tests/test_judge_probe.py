@@ -23,7 +23,7 @@ def vocabulary(tokenizer=None):
     return TokenizerVocabulary(tokenizer, {tokenizer.eos_token_id}, len(tokenizer))
 
 
-def asked(endpoint, scenario=None, *, prepared=None, longest=1000, model="judge", **options):
+def asked(endpoint, scenario=None, *, prepared=None, longest=1000, needs_logps=False, model="judge", **options):
     """Probe a judge at an endpoint, then run `scenario(judge)`; gives the judge and what came of the scenario."""
 
     async def no_pause(seconds):
@@ -33,7 +33,7 @@ def asked(endpoint, scenario=None, *, prepared=None, longest=1000, model="judge"
         async with endpoint:
             judge = LLMJudge(model, base_url=endpoint.url, sleep=no_pause, **options)
             if prepared is not None:
-                judge.prepare(prepared, longest)
+                judge.prepare(prepared, longest, needs_logps=needs_logps)
             try:
                 await judge.probe()
                 return judge, await scenario(judge) if scenario else None
@@ -122,6 +122,14 @@ def test_a_form_that_breaks_the_model_is_given_up():
     assert judge.reply_form is ReplyForm.FREE
 
 
+def test_a_server_that_is_busy_at_the_start_does_not_lose_its_form():
+    endpoint = VLLMEndpoint()
+    endpoint.routes["POST", "/v1/chat/completions"] = lambda body: (429, {"error": "busy"})
+    with pytest.raises(JudgeError, match="max_concurrent_reviews"):
+        asked(endpoint, max_retries=0)
+    assert len(endpoint.bodies("/v1/chat/completions")) == 1
+
+
 def test_what_the_user_decided_stays():
     endpoint = VLLMEndpoint()
     judge, _ = asked(endpoint, review, prepared=vocabulary(), constrain_reply=False, shares_tokenizer=False)
@@ -165,6 +173,28 @@ def test_a_shared_tokenizer_is_found_and_corrections_continue_the_very_ids():
     assert judge.account.usage["correction"].calls == 3  # one of them the probe's
 
 
+def test_control_tokens_of_the_policy_are_shown_as_text():
+    async def intervene(judge):
+        mark = tokenizer.convert_tokens_to_ids("<|im_start|>")
+        accepted = TokenText("Wait", (*tokenizer("Wait")["input_ids"], mark))
+        return await judge.intervene(PROBLEM, accepted, Revise(0), 64, seed=3)
+
+    endpoint, tokenizer = VLLMEndpoint(), qwen_tokenizer()
+    chat = endpoint.routes["POST", "/v1/chat/completions"]
+
+    def with_ids(body):
+        status, answer = chat(body)
+        if body.get("return_token_ids"):
+            answer["choices"][0] |= {"message": {"content": " Wait"}, "token_ids": endpoint.continuation}
+        return status, answer
+
+    endpoint.routes["POST", "/v1/chat/completions"] = with_ids
+    _, correction = asked(endpoint, intervene, prepared=vocabulary())
+    assert correction == Correction(ids=tuple(endpoint.continuation))
+    assert len(endpoint.bodies("/v1/completions")) == 1  # the probe's
+    assert "<solution>\nWait\n</solution>" in endpoint.bodies("/v1/chat/completions")[-1]["messages"][1]["content"]
+
+
 def test_log_probabilities_of_another_temperature_are_unknown():
     async def intervene(judge):
         return await judge.intervene(PROBLEM, TokenText(""), Revise(0), 64, seed=3)
@@ -172,6 +202,23 @@ def test_log_probabilities_of_another_temperature_are_unknown():
     _, correction = asked(VLLMEndpoint(), intervene, prepared=vocabulary(), temperature=0.6)
     assert correction.ids is not None
     assert correction.logps is None
+
+
+def test_a_judge_that_has_to_give_log_probabilities_and_does_not_is_found_before_training():
+    asked(VLLMEndpoint(), prepared=vocabulary(), needs_logps=True)
+    for options in ({"temperature": 0.6}, {"shares_tokenizer": False}):
+        with pytest.raises(JudgeError, match="anchor='judge' needs"):
+            asked(VLLMEndpoint(), prepared=vocabulary(), needs_logps=True, **options)
+    endpoint = VLLMEndpoint()
+
+    def without_logps(body):
+        status, answer = endpoint.complete(body)
+        answer["choices"][0]["logprobs"] = None
+        return status, answer
+
+    endpoint.routes["POST", "/v1/completions"] = without_logps
+    with pytest.raises(JudgeError, match="sends none"):
+        asked(endpoint, prepared=vocabulary(), needs_logps=True)
 
 
 def test_another_tokenizer_gives_text():

@@ -231,17 +231,16 @@ class LLMJudge:
             NoVerdict: As in `review`, but for what a reply says: any text is a correction.
             JudgeError: As in `review`; also where `shares_tokenizer` was set and no token ids came.
         """
-        by_ids = self.continues_ids and (not accepted or bool(getattr(accepted, "ids", ())))
-        prefill = by_ids or bool(self.prefill)
+        ids = self._continuable(accepted)
+        prefill = ids is not None or bool(self.prefill)
         messages = self.prompts.intervention(self._shown(problem), accepted, verdict.reason, prefill=prefill)
         continued = messages[-1]["role"] == "assistant"
         options = {"max_tokens": max_tokens, "temperature": self.temperature, "seed": seed}
 
         async def ask() -> ChatReply | str:
-            if by_ids:
+            if ids is not None:
                 opened = await self.chat.tokenize(messages[:-1] if continued else messages)
-                prompt_ids = (*opened.ids, *getattr(accepted, "ids", ()))
-                return await self.chat.complete(prompt_ids, **options, **_VLLM_COMPLETION_IDS)
+                return await self.chat.complete((*opened.ids, *ids), **options, **_VLLM_COMPLETION_IDS)
             extra = (_VLLM_CONTINUE if continued else {}) | (_VLLM_CHAT_IDS if self.shares_tokenizer else {})
             return await self.chat(messages, **options, **extra)
 
@@ -301,6 +300,17 @@ class LLMJudge:
     def _shown(self, problem: Problem) -> Problem:
         """The problem as the model may see it."""
         return problem if self.use_privileged_context else dataclasses.replace(problem, privileged_context=None)
+
+    def _continuable(self, accepted: str) -> tuple[int, ...] | None:
+        """The ids that the model is to continue; `None` where it had better read the text.
+
+        Control tokens that the policy has sampled would forge turns; as text they are made harmless.
+        """
+        ids = getattr(accepted, "ids", ())
+        if not self.continues_ids or (accepted and not ids):
+            return None
+        special_ids = frozenset() if self.vocabulary is None else self.vocabulary.special_ids
+        return ids if special_ids.isdisjoint(ids) else None
 
     def _form(self, num_steps: int, first_new: int) -> dict[str, Any]:
         """Fields that hold the reply to its form."""

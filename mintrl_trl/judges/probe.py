@@ -31,6 +31,8 @@ for i in range(10):
 ```
 """
 _CORRECTION_TOKENS = 16
+# Where a reply had to have a form, that may be why nothing usable came.
+_FORM_TO_BLAME = ("empty", "length", "unparsable", "inconsistent", "out_of_range", "server_error", "bad_response")
 _FORM = re.compile(r"response_format|structured|guided|schema|regex|grammar", re.IGNORECASE)
 _THINKING_OFF = (
     "extra_body={'chat_template_kwargs': {'enable_thinking': False}} on vLLM, {'thinking': {'type': 'disabled'}} at "
@@ -75,8 +77,10 @@ async def _learn(judge: "LLMJudge") -> Tokenized | None:
         found = await judge.persist("review", 0, lambda: judge.chat.tokenize(_SAMPLE))
     except JudgeError:
         found = None  # no such route
-    except NoVerdict:
-        found = None  # a gateway in trouble, or nobody there; the review will tell
+    except NoVerdict as failure:
+        if failure.reason == "connection":
+            raise _explained(judge, failure) from failure
+        found = None  # a gateway that does not know the route and has its own way to say so
     same = found is not None and judge.vocabulary is not None and found.ids == tuple(judge.vocabulary.encode(_SAMPLE))
     if judge.shares_tokenizer and found is not None and judge.vocabulary is not None and not same:
         raise JudgeError(
@@ -95,9 +99,8 @@ async def _review(judge: "LLMJudge") -> int:
             await judge.review(_PROBLEM, [_STEP], 0, seed=0)
             break
         except NoVerdict as failure:
-            if last or not judge.may_free_reply:
-                hint = _HINTS.get(failure.reason, "Ask it by hand and look at what comes back")
-                raise JudgeError(f"{judge!r} gave no verdict on a trivial review ({failure}). {hint}.") from failure
+            if last or not judge.may_free_reply or failure.reason not in _FORM_TO_BLAME:
+                raise _explained(judge, failure) from failure
             found: Exception = failure
         except RefusedError as refusal:
             if refusal.status not in (400, 422) or last or not judge.may_free_reply:
@@ -126,9 +129,16 @@ async def _correct(judge: "LLMJudge") -> None:
     """Let the judge continue ids once."""
     accepted = TokenText("") if judge.vocabulary is None else TokenText(_STEP, judge.vocabulary.encode(_STEP))
     try:
-        await judge.intervene(_PROBLEM, accepted, Revise(0), _CORRECTION_TOKENS, seed=0)
+        correction = await judge.intervene(_PROBLEM, accepted, Revise(0), _CORRECTION_TOKENS, seed=0)
     except (NoVerdict, JudgeError) as failure:
         raise JudgeError(
             f"{judge!r} gave no correction as token ids ({failure}). Use vLLM 0.22 or newer, or set "
             "shares_tokenizer=False (in a config: judge_shares_tokenizer: false) for corrections as text"
         ) from failure
+    if judge.needs_logps and correction.ids and correction.logps is None:
+        raise JudgeError(f"anchor='judge' needs log-probabilities, and {judge!r} sends none. Set anchor='const'")
+
+
+def _explained(judge: "LLMJudge", failure: NoVerdict) -> JudgeError:
+    hint = _HINTS.get(failure.reason, "Ask it by hand and look at what comes back")
+    return JudgeError(f"{judge!r} gave no verdict on a trivial review ({failure}). {hint}.")
