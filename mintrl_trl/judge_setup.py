@@ -7,7 +7,7 @@ refused.
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .config import MInTRLConfig
 from .config_judge import WIRE_SETTINGS
@@ -54,9 +54,15 @@ def build_judge(
         ready = hasattr(judge, "review") and not isinstance(judge, type)  # a class is a function that makes one
         judge = judge if ready else judge(generator)
     elif args.judge == "llm":
-        judge = _llm_judge(trainer, args.judge_model, args.judge_base_url, shares_tokenizer=args.judge_shares_tokenizer)
+        judge = endpoint_judge(args, num_processes=trainer.accelerator.num_processes)
     elif args.judge == "self" and served is not None:
-        judge = _served_self_judge(trainer, served, starts_as_base)
+        judge = served_self_judge(
+            args,
+            served.base_model,
+            keeps_base=served.keeps_base,
+            starts_as_base=starts_as_base,
+            num_processes=trainer.accelerator.num_processes,
+        )
     elif args.judge == "self":
         from .judges.local import chat_self_judge
 
@@ -80,12 +86,26 @@ def longest_text_tokens(args: MInTRLConfig) -> int:
     return args.max_prompt_length + min(reviewed, args.max_completion_length)
 
 
-def _llm_judge(trainer: "MInTRLTrainer", model: str | None, base_url: str, **options: object) -> "LLMJudge":
-    """A judge behind an endpoint. Each process has one, so each has its share of the budget."""
+def endpoint_judge(
+    args: MInTRLConfig, model: str | None = None, base_url: str | None = None, *, num_processes: int = 1, **options: Any
+) -> "LLMJudge":
+    """A judge behind an endpoint. Each process has one, so each has its share of the budget.
+
+    Args:
+        args ([`MInTRLConfig`]): The settings.
+        model (`str`, *optional*), base_url (`str`, *optional*): Whom to ask, instead of the settings' model and URL.
+        num_processes (`int`, *optional*, defaults to 1): Processes of the run.
+        **options: For [`LLMJudge`], instead of what the settings say.
+
+    Raises:
+        ConfigError: The variable that is to hold the key is empty.
+    """
     from .judges.llm import LLMJudge
 
-    args, processes = trainer.args, trainer.accelerator.num_processes
     budget_tokens, budget_cost = args.judge_budget_tokens, args.judge_budget_cost
+    options = {"extra_body": args.judge_extra_body, "shares_tokenizer": args.judge_shares_tokenizer} | options
+    if base_url is None:
+        model, base_url = args.judge_model, args.judge_base_url
     return LLMJudge(
         model,
         base_url=base_url,
@@ -98,25 +118,33 @@ def _llm_judge(trainer: "MInTRLTrainer", model: str | None, base_url: str, **opt
         constrain_reply=args.judge_constrain_reply,
         price_per_million_input=args.judge_price_per_million_input,
         price_per_million_output=args.judge_price_per_million_output,
-        budget_tokens=None if budget_tokens is None else max(1, budget_tokens // processes),
-        budget_cost=None if budget_cost is None else budget_cost / processes,
-        **{"extra_body": args.judge_extra_body} | options,
+        budget_tokens=None if budget_tokens is None else max(1, budget_tokens // num_processes),
+        budget_cost=None if budget_cost is None else budget_cost / num_processes,
+        **options,
     )
 
 
-def _served_self_judge(trainer: "MInTRLTrainer", served: "ServedPolicy", starts_as_base: bool) -> "LLMJudge":
+def served_self_judge(
+    args: MInTRLConfig, base_model: str, *, keeps_base: bool, starts_as_base: bool, num_processes: int = 1
+) -> "LLMJudge":
     """The initial policy with privileged context: on the policy's own server beside its adapter, or on another.
+
+    Args:
+        args ([`MInTRLConfig`]): The settings.
+        base_model (`str`): The model without its adapter, as the policy's servers name it.
+        keeps_base (`bool`): Whether those servers go on serving it.
+        starts_as_base (`bool`): Whether the initial policy is that model.
+        num_processes (`int`, *optional*, defaults to 1): Processes of the run.
 
     Raises:
         ConfigError: The policy's server does not keep the initial weights, and no other is named.
     """
-    args = trainer.args
     url, model = args.judge_base_url, args.judge_model
     if url is None:
-        if not (served.keeps_base and starts_as_base):
+        if not (keeps_base and starts_as_base):
             reason = (
                 "an adapter that is trained further is part of the initial policy, which the server does not keep apart"
-                if served.keeps_base
+                if keeps_base
                 else "new weights take the place of the initial ones on the policy's server"
             )
             raise ConfigError(
@@ -125,9 +153,17 @@ def _served_self_judge(trainer: "MInTRLTrainer", served: "ServedPolicy", starts_
                 f"the address of a second server with the initial model: {reason}",
                 "start one and set judge_base_url='http://localhost:8001/v1', or train a new adapter",
             )
-        url, model = f"{args.server_urls[0].removesuffix('/v1')}/v1", served.base_model
+        url, model = f"{args.server_urls[0].removesuffix('/v1')}/v1", base_model
     extra_body = {"chat_template_kwargs": dict(args.chat_template_kwargs)} | (args.judge_extra_body or {})
-    return _llm_judge(trainer, model, url, use_privileged_context=True, shares_tokenizer=True, extra_body=extra_body)
+    return endpoint_judge(
+        args,
+        model,
+        url,
+        num_processes=num_processes,
+        use_privileged_context=True,
+        shares_tokenizer=True,
+        extra_body=extra_body,
+    )
 
 
 def _judge_key(variable: str | None) -> str | None:

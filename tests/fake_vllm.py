@@ -75,6 +75,8 @@ class FakeVLLM:
         self.model, self.max_model_len, self.dev_mode, self.lora = model, max_model_len, dev_mode, lora
         self.logprobs_mode = "raw_logprobs"
         self.device, self.worker_extension = "cuda", ""
+        self.dtype: str | None = None
+        self.chat_models: set[str] | None = None  # names that chats may ask for; None: any
         self.script: Callable[[dict], list] = count_down
         self.chat: Callable[[dict], str] = lambda body: ""
         self.tokenize: Callable[[dict], list[int]] | None = None
@@ -232,6 +234,8 @@ class FakeVLLM:
             always["POST", "/tokenize"] = self._tokenize
         routes = always | (dev if self.dev_mode else {}) | (lora if self.lora else {})
         route = routes.get((seen.method, seen.path))
+        if route is None and seen.path in {path for _, path in routes}:
+            return 405, {"detail": "Method Not Allowed"}
         return route(body) if route else (404, {"detail": "Not Found"})
 
     def _models(self, body: dict) -> tuple[int, Any]:
@@ -243,6 +247,9 @@ class FakeVLLM:
         return 200, {"object": "list", "data": [base, *adapters]}
 
     def _chat(self, body: dict) -> tuple[int, Any]:
+        if self.chat_models is not None and body["model"] not in self.chat_models:
+            message = f"The model `{body['model']}` does not exist."
+            return 404, {"error": {"message": message, "type": "NotFoundError", "code": 404}}
         message = {"role": "assistant", "content": self.chat(body)}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -251,7 +258,7 @@ class FakeVLLM:
 
     def _config(self) -> dict[str, Any]:
         return {
-            "model_config": {"logprobs_mode": self.logprobs_mode},
+            "model_config": {"logprobs_mode": self.logprobs_mode, "dtype": self.dtype},
             "device_config": {"device": self.device},
             "parallel_config": {"worker_extension_cls": self.worker_extension},
         }
