@@ -242,6 +242,9 @@ def _command(
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # by default every server takes the same cores
         }
         common += ["--enforce-eager"]
+        # vLLM 0.31 dies on a CPU where a prompt with a seed is cut into chunks ("CPU Generator does not use offset").
+        room = int(words[words.index("--max-model-len") + 1])
+        common += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(max(room, 8192))]
     if share is not None and not on_cpu:
         common += ["--gpu-memory-utilization", f"{share:g}"]
     if machine.gpus > 1:

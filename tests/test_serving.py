@@ -94,6 +94,8 @@ def test_a_server_that_judges_too_has_room_for_both():
 
 def test_on_a_cpu():
     found = command("policy", machine=Machine("cpu", python="/env/bin/python"))
+    assert "--no-enable-chunked-prefill" in found.words
+    assert found.words[found.words.index("--max-num-batched-tokens") + 1] == "18432"  # no less than a request may hold
     module = ("/env/bin/python", "-m", "vllm.entrypoints.openai.api_server", "--model", "Qwen/Qwen3-1.7B")
     assert found.words[:5] == module
     values = options(found)
