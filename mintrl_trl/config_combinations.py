@@ -106,7 +106,8 @@ def _check_sampling(config: Any) -> None:
             continue
         if not config.allow_cut_sampling:
             allowed = f"{neutral!r}, because the loss uses the log-probabilities of the whole distribution"
-            raise ConfigError(name, value, allowed, f"remove {name}, or set allow_cut_sampling=True on purpose")
+            fix = f"remove {name}, or, with a vLLM server, set allow_cut_sampling=True on purpose"
+            raise ConfigError(name, value, allowed, fix)
         if config.generation == "local":
             allowed = f"{neutral!r} with generation='local', which samples from the whole distribution"
             raise ConfigError(name, value, allowed, f"remove {name}, or set use_vllm=True")

@@ -119,6 +119,11 @@ def test_request_that_kills_its_child_is_tried_twice(acting, tmp_path):
     assert act(acting, "die_once", str(tmp_path / "marker")) == Outcome("alive")
 
 
+def test_both_tries_of_a_request_share_its_limit(acting):
+    # A second try with a limit of its own would get as far as the first, and die like it.
+    assert act(acting, "sleep_and_die", 2.0, seconds=3.0) == Outcome(failure=Failure.TIMEOUT)
+
+
 def test_function_that_raises_leaves_the_child_usable():
     with make_pool("act") as pool:
         before = act(pool, "process_id")

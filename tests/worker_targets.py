@@ -35,6 +35,11 @@ def die(request):
     os._exit(3)
 
 
+def sleep_and_die(seconds):
+    time.sleep(seconds)
+    os._exit(3)
+
+
 def die_once(marker):
     path = Path(marker)
     if not path.exists():

@@ -201,7 +201,8 @@ def _golds(read: ReadRows, on_progress: OnProgress) -> Iterator[Finding]:
     for numbers in _parts(range(len(read.rows)), Check.GOLDS, on_progress):
         for index, why in check_golds([read.rows[number] for number in numbers]):
             answer = read.rows[numbers[index]]["answer"]
-            yield _finding(read, numbers[index], f"the answer {_short(repr(answer))} does not equal itself ({why})")
+            text = f"the answer {_short(repr(answer))} does not equal itself ({why}). Fix: write the bare answer"
+            yield _finding(read, numbers[index], text)
 
 
 def _duplicates(read: ReadRows) -> Iterator[Finding]:

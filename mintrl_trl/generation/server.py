@@ -6,6 +6,7 @@ means. Invariant: no call waits for ever.
 """
 
 import json
+import logging
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from ..errors import ConfigError, GenerationError
 
 if TYPE_CHECKING:
     import openai
+
+logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0  # a server that is there accepts at once
 CROWD_CONNECT_SECONDS = 60.0  # where this process opens hundreds of connections at once, its own work counts, too
@@ -155,7 +158,7 @@ class ServerControl:
         Raises:
             GenerationError: Not within `seconds`; names the last answer. At once where no waiting can help.
         """
-        deadline = time.monotonic() + seconds
+        deadline, told = time.monotonic() + seconds, False
         while True:
             try:
                 self.call("GET", "/health", seconds=min(CONNECT_SECONDS, deadline - time.monotonic()))
@@ -167,6 +170,9 @@ class ServerControl:
                 if left <= 0:
                     message = f"{self.root} was not ready within {seconds:g} s. Last answer: {fault}"
                     raise GenerationError(message) from fault
+                if not told:
+                    logger.info("Waiting up to %g s for %s. Its answer so far: %s", seconds, self.root, fault)
+                    told = True
             time.sleep(min(0.5, left))
 
     def models(self, *, seconds: float) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 |---|---|
 | `$x$`, `\(x\)`, `x.`, `x \\`, `5{}` | `x`: maths delimiters, spaces, empty braces and a final stop go |
 | `\mathbf{x}`, `\large x`, `\textcolor{red}{x}`, `x \checkmark`, `x \tag{1}` | `x`: dressing goes |
+| `\text{$x$}`, `\textbf{\frac12}`, `{\rm cm}` | `x`, `\frac12`, `\text{cm}`: a font around the whole goes |
 | `\begin{aligned} x &= 3+4 \\ &= 7 \end{aligned}` | its rows, as a list where they do not go on; tables stay |
 | `√3`, `2π`, `3pi/4`, `x²`, `≤`, `−5`, `infinity` | typographic characters and names are read as their commands |
 | `\frac12`, `\frac\pi2`, `\binom52`, `{5 \choose 2}` | arguments without braces and TeX's forms are legal LaTeX |
@@ -18,8 +19,9 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 | `7 \bmod 3` | `1` |
 | `four`, `minus twenty-one` | `4`, `-21`, if the answer is nothing else |
 | `= 118`, `\approx 118`, `about 118` | `118`: a leading relation goes; the value must still agree to 6 decimals |
-| `\text{The answer is } 118`, `Total: 118` | `118`: words that end by announcing a value go, others stay |
+| `\text{The answer is } 118`, `Total: 118`, `\text{Total: 118}` | `118`: words that announce a value go, others stay |
 | `118 \text{ km/h}`, `118 km/h`, `118 dollars`, `\$118`, `€118`, `118°C` | `118`: what a number counts goes |
+| `5 \frac{\text{km}}{\text{h}}`, `5 \text{ in}` | `5` km/h, `5` inches; `5 \text{ in all}` is `5` |
 | `118 m` | `118` only if the gold is a number: one letter outside a text group may be a variable |
 | `5 \text{ cm}` and `5 \text{ m}`, `5 \text{ cm}^2` | different: what both sides count must agree; none is converted |
 | `20 \text{ apples}` and `20 \text{ oranges}` | different; plurals and spellings agree, `ways` and `units` with all |
@@ -31,16 +33,20 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 | gold `0.28`, below 1 | equal to `28\%` and so not to `0.28\%` |
 | `6,300`, `6{,}300`, `6,\!300`, `6\,300`, `6 300` | `6300`: groups of three digits; `32, 349` is a list |
 | `1\,05` | `105`: a thin space between digits goes |
+| gold `81, 256` | equal to `81,256` too, which alone would be one number |
 | `3 or 5`, `3 \text{ and } 5` | the list `3, 5`, which equals no single number |
 | `2 \pm \sqrt3` | the list `2+\sqrt3, 2-\sqrt3`, unless several signs or brackets leave it open |
 | `(1,2)`, `[1,2]`, `\{1,2\}` | three different things; without brackets, `1,2` may stand for a set or a pair |
 | `1,2` | a list in any order, repeats ignored; `(1,2)` is ordered |
+| `y = 1, x = 6` | the pair `(6,1)`: coordinates `x`, `y`, `z` go by their names |
+| `\{2,4\}` and `2 < x < 4` | different, also without the brackets: values are not bounds |
 | `(0,1]`, `0 < x \le 1`, `\{x : 0 < x \le 1\}` | the same interval |
 | `x<2 \text{ or } x>3` | `(-\infty,2) \cup (3,\infty)`; intervals joined by `or` too, if they cannot be points |
 | `2:3`, `2 \text{ to } 3` | a ratio: equal to `4:6` and `\frac23`; `1:30` may be a time and is compared as written |
 | `2:3:4` | equal to `4:6:8` only: as many terms, proportional one by one |
 | `AC` | a name, compared as written, as in `HHT`; `\overline{AC}` and `\angle ABC` read the same from both ends |
 | `x = 5`, `f(x) = 5`, `x + y = 5` | equal to `5`; `2x = 5`, `x^2 = 5` are equations for `x` and are not |
+| `P(A \mid B) = 5`, `\max f = 5`, `f^{-1}(2) = 5`, `5 \; (\approx 4.99)` | `5` |
 | `f'(x)` and `f(x)`; `R - r` and `r - R` | different: capitals are told apart where one answer has both |
 | `y = 2x` and `2x - y = 0` | the same curve |
 | `2x = 10 \implies x = 5` | `x = 5`: the conclusion counts |
@@ -48,6 +54,7 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 | `204_5`, `204_{\text{five}}` and `204_7` | the base counts; but `204` may be each: a question names the base, too |
 | `x \equiv 7 \pmod{11}` | equal to `7`, and to `18 \pmod{11}` |
 | `4:30 p.m.` and `4:30 a.m.` | different; `4:30` may stand for each |
+| `\frac12 (3,4)`, `\frac12 \foo` | no value: what cannot be read as a whole is not read in part |
 | `e^{i\pi}` | `-1`: numbers are also compared with `i` as the imaginary unit |
 | `\text{The Ellipse.}`, `Option B` | `ellipse`, `B`: words (three letters or more), without capitals and articles |
 | `no solution`, `none`, `\emptyset`, `\{\}` | the same; so are `all reals` and `\mathbb{R}`, `DNE` and `undefined` |
@@ -67,8 +74,10 @@ from .forms import (
     apart,
     based,
     brackets,
+    by_name,
     has_dots,
     is_bare_list,
+    is_bounded,
     items,
     name,
     names,
@@ -97,6 +106,7 @@ _APPROXIMATES = re.compile(r"\\(?:approx|simeq|equiv)(?![a-zA-Z])")
 _UNCLEAR_FACTOR = re.compile(r"(?<![\w.}])\d+/\d+\s*\\(?:pi|sqrt|ln|log|sin|cos|tan|theta|alpha)(?![a-zA-Z])")
 _COMPLEX = re.compile(r"(?<![\\A-Za-z])i(?![A-Za-z])|\\sqrt\s*\{\s*-")
 _PRIME = re.compile(r"(?<=[A-Za-z)}])(?:'+|\^\s*\{?\s*\\prime)")  # which math-verify drops
+_SPACE_IN_LIST = re.compile(r"(?<=,)\s+")
 _SAME_DIGITS = 1e-20  # of two exact complex numbers, computed to 30 digits
 
 
@@ -107,11 +117,13 @@ def grade(request: dict[str, str]) -> str:
         `str`: `"correct"`, `"wrong"`, `"gold_unparsed"` or `"answer_unparsed"`.
     """
     gold, answer = read(request["gold"]), read(request["answer"])
+    if len(items(gold)) > 1 and undressed(request["answer"]) == _SPACE_IN_LIST.sub("", undressed(request["gold"])):
+        return CORRECT
     if _WHOLE_NUMBER.fullmatch(gold) and _WHOLE_NUMBER.fullmatch(answer):  # most are; these need no parser
         return CORRECT if int(gold) == int(answer) and _may_be_same_unit(request) else WRONG
     if len(_PROSE_WORD.findall(gold)) > MAX_WORDS:
         return GOLD_UNPARSED
-    if not any((phrase(gold), clock(gold), residue(gold), _has_value(_parse(gold)))):
+    if not any((phrase(gold), clock(gold), residue(gold), _has_value(_parse(gold.removesuffix(r"\%"))))):
         return GOLD_UNPARSED
     same = _same_form(gold, answer)
     if same is None:
@@ -131,11 +143,11 @@ def grade(request: dict[str, str]) -> str:
     same = _same_percentage(gold, answer)
     if same is not None:
         return CORRECT if same else WRONG
-    if brackets(gold) == ("(", "(") and is_bare_list(answer):
-        answer = f"({answer})"
+    if brackets(gold) == ("(", "(") and (is_bare_list(answer) or by_name(answer)):
+        answer = f"({by_name(answer) or answer})"
     if _same_value(gold, answer):
         return CORRECT
-    return WRONG if phrase(answer) or _has_value(_parse(answer)) else ANSWER_UNPARSED
+    return WRONG if phrase(answer) or _has_value(_parse(answer.removesuffix(r"\%"))) else ANSWER_UNPARSED
 
 
 def _same_form(gold: str, answer: str) -> bool | None:
@@ -174,6 +186,10 @@ def _differs_in_form(gold: str, answer: str) -> bool:
     primes = [_PRIME.findall("".join(side if whole else side[-1:])) for side in sides]
     if primes[0] != primes[1]:
         return True
+    bounded = is_bounded(gold), is_bounded(answer)
+    for text, pair, other in ((gold, found[0], bounded[1]), (answer, found[1], bounded[0])):
+        if other and not is_bounded(text) and (pair == ("{", "{") or is_bare_list(text)):
+            return True
     if found[0] == ("{", "{") and None not in found and gold.count(r"\{") != answer.count(r"\{"):
         return True
     return negates_list(gold) != negates_list(answer) or has_dots(gold) != has_dots(answer)
@@ -250,7 +266,10 @@ def _has_value(parsed: tuple) -> bool:
 def _parse(text: str) -> tuple:
     if not _balanced(text):
         return ()  # it would close the box early, or never
-    return tuple(parse(rf"\boxed{{{text}}}", _CONFIG, parsing_timeout=None))
+    return tuple(
+        # Its other modes go on to read a fraction out of a text that they cannot read as a whole.
+        parse(rf"\boxed{{{text}}}", _CONFIG, extraction_mode="first_match", parsing_timeout=None)
+    )
 
 
 def _balanced(text: str) -> bool:

@@ -29,6 +29,7 @@ _RELATIONS = {"<": "<", r"\lt": "<", ">": ">", r"\gt": ">"} | {
 _RELATION = re.compile(r"(\\(?:leqslant|geqslant|leq|geq|le|ge|lt|gt)(?![a-zA-Z])|[<>]=?)")
 _VARIABLE = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|\\(?!pi|infty)[a-z]+")
 _IN = re.compile(r"([a-zA-Z])\s*\\in(?![a-zA-Z])\s*(?=[(\[])")
+_COORDINATE = re.compile(r"([xyz])\s*=\s*([^=]+)")
 _OR = re.compile(
     r"\s*(?:,\s*)?(?:\\text\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\lor(?![a-zA-Z])|\\vee(?![a-zA-Z])|\\cup(?![a-zA-Z]))\s*"
 )
@@ -69,6 +70,19 @@ def is_bare_list(text: str) -> bool:
     """Whether `text` is several values without names, brackets around them or brackets of their own."""
     parts = items(text)
     return len(parts) > 1 and "=" not in text and not any(map(brackets, parts))
+
+
+def is_bounded(text: str) -> bool:
+    r"""Whether it says between which bounds a value lies: an inequality, or `x \in (2,4)`."""
+    return _RELATION.search(text) is not None or _IN.search(text) is not None
+
+
+def by_name(text: str) -> str | None:
+    """The values of a list such as `y = 1, x = 6` in the order of the names `x`, `y`, `z`; `None` for any other."""
+    parts = items(text)
+    found = [match for part in parts if (match := _COORDINATE.fullmatch(part.strip()))]
+    named = {match[1]: match[2] for match in found}
+    return ", ".join(named[name] for name in sorted(named)) if 1 < len(named) == len(parts) else None
 
 
 def has_dots(text: str) -> bool:

@@ -9,7 +9,7 @@ that an answer with them cannot pass for the bare number.
 import re
 from functools import lru_cache
 
-from .forms import items, union
+from .forms import items, tokens, union
 from .units import split, without_currency
 from .words import GROUP, PLAIN_TEXT, SCALE, changing_words, number_word, plain, scale, small_number
 
@@ -54,8 +54,8 @@ _CHARACTERS = str.maketrans(
 _ROOT = re.compile(r"√\s*[({]?(\d+|[a-zA-Z](?![a-zA-Z]))[)}]?")
 _DRESSING = re.compile(
     r"\\(?:displaystyle|textstyle|small|large|Large|LARGE|huge|Huge|mathbf|boldsymbol|bm|bf|underline|checkmark|"
-    r"blacksquare|square|qed|hfill|nonumber|notag)(?![a-zA-Z])|"
-    r"\\(?:textcolor|color|hspace|vspace|tag|label)\*?\s*\{[^{}]*\}|\*\*"
+    r"blacksquare|square|qed|hfill|nonumber|notag|rm)(?![a-zA-Z])|"
+    r"\\(?:textcolor|color|hspace|vspace|tag|label)\*?\s*\{[^{}]*\}|\\[bB]igg?[lmr]?(?![a-zA-Z])|\*\*"
 )
 _ENVIRONMENT = re.compile(
     r"\\begin\s*\{(aligned|align\*?|alignat|gathered|gather\*?|split|equation\*?|array|cases)\}(?:\s*\{[lcr|]*\})?"
@@ -75,8 +75,18 @@ _SYNONYMS = {
     r"\varnothing": r"\emptyset",
     r"\R": r"\mathbb{R}",
     r"\colon": ":",
+    r"\bigcup": r"\cup",
+    r"\bigcap": r"\cap",
 }
-_SYNONYM = re.compile(r"\\(?:lbrace|rbrace|langle|rangle|varnothing|R|colon)(?![a-zA-Z])")
+_SYNONYM = re.compile(r"\\(?:lbrace|rbrace|langle|rangle|varnothing|R|colon|bigcup|bigcap)(?![a-zA-Z])")
+_UNIT_FRACTION = re.compile(  # 5 \frac{\text{km}}{\text{h}}
+    r"(?<=[\d}\s,;~])\\[dt]?frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
+)
+_ROMAN = re.compile(r"\{\s*\\rm(?![a-zA-Z])\s*((?:\\ )?[^{}\\]*)\}")
+_WRAPPED = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph|pmb|math(?:rm|bf|it|sf|tt))\s*(\{.*\})", re.DOTALL
+)
+_OTHER_FONTS = re.compile(r"\\(?:text(?:sf|tt)|emph|pmb|math(?:it|tt))\s*\{")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text)\s*\{([ei])\}")
 _ROW_SPACE = re.compile(r"\\\\\[[\d.]+\s*[a-z]{2}\]")
 _BARE = r"(\\(?!sqrt|[dtc]?frac|left|text|math)[a-zA-Z]+|[^\s{}\\])"  # a token that LaTeX lets stand without braces
@@ -125,11 +135,18 @@ _LEADING = (
     re.compile(PLAIN_TEXT + r"\s*\{\s*\(?[A-H]\)?[.:]?\s*\}(?:\s|\\[ ,;:])*(?=[\d\\(-])"),  # the letter of a choice
     re.compile(r"(?:=|\\(?:approx|simeq)(?![a-zA-Z]))\s*"),
     re.compile(r"(?:option|choice)\s+(?=\(?[A-H]\)?$)", re.IGNORECASE),
+    re.compile(  # P(A|B) = 5, \max f(x) = 5, f_{\max} = 5, f^{-1}(2) = 5
+        r"(?:P\s*(?:\\left)?[(\[][^=]*?(?:\\mid|\|)[^=]*?[)\]]|\\Pr(?![a-zA-Z])[^=]*|\\(?:max|min)(?![a-zA-Z])[^=]*|"
+        r"[a-zA-Z]_\{?\\(?:max|min)\s*\}?|[a-zA-Z]\^\{\s*-1\s*\}\s*\([^=()]*\))\s*=(?=[^,=]*\S[^,=]*$)"
+    ),
 )
-_NO_WORDS = re.compile(  # in a text group
-    r"\s*(?:[-+]?(?:\\\$)?\s*\.?\d|[A-Z](?:(?:\s|,|and|or)+[A-Z])+\s*$|(?i:option|choice)\s+\(?[A-H]\)?\s*$)"
+_NO_WORDS = re.compile(  # in a text group; also a number, or the letter of a choice, that words announce
+    rf"\s*(?:(?:(?i:[A-Za-z' ,]*(?:(?:{_ANNOUNCING})\s*[:=]?|[A-Za-z]{{3,}}\s*[:=]))|[A-Za-z]\s*=)?\s*"
+    r"(?:[-+]?(?:\\\$)?\s*\.?\d|(?<=[\s:])(?:[A-H]|\([A-H]\))\.?\s*$)|"
+    r"[A-Z](?:(?:\s|,|and|or)+[A-Z])+\s*$|(?i:option|choice)\s+\(?[A-H]\)?\s*$)"
 )
 _TRAILING = re.compile(r"\s+is (?:the|my|our) (?:final )?(?:answer|result|solution)$", re.IGNORECASE)
+_ASIDE = re.compile(r"(?<=[^\s(])(?:\s|\\[,;:! ]|\\q?quad(?![a-zA-Z]))*\(\s*\\(?:approx|simeq)(?![a-zA-Z])[^()]*\)$")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar)\s*\{?(\d+)\}?")
 _GOES_ON = re.compile(r"(\d*)\.(\d*?)(\d+?)\3{2,}(?:\\[lc]?dots(?![a-zA-Z])|\.\.\.)")
 _DOTS = re.compile(r"(?<=\d)\.\.\.$")
@@ -141,6 +158,8 @@ _LEADING_SIGN = re.compile(r"(?:negative|minus)\s+(?=[\d.\\])", re.IGNORECASE)
 _THIN_SPACE = re.compile(r"(?<=\d),\\!\s*(?=\d{3})|(?<=\d)\\[,!:;](?=\d)|(?<=\d)\{,\}(?=\d)")
 _SPACE = re.compile(r"(?<!\\)\\[,;:! ]")
 _THREES = re.compile(r"(?:[a-zA-Z]\s*=\s*)?[-+]?\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?(?:\\%)?")
+_GAP = r"(?:\s|\\q?quad(?![a-zA-Z]))*"
+_CONNECTIVE_IN_TEXT = re.compile(rf"{_GAP}{PLAIN_TEXT}\s*\{{\s*(and|or)\s*\}}{_GAP}")
 _CONNECTIVE = re.compile(r"\s*,?\s+(?:and|or)\s+")
 _SCALED = re.compile(rf"([-+]?\s*[\d.,]*\d(?:/\d+)?)\s*({SCALE.pattern})(?:\s+[A-Za-z\s]+)?", re.IGNORECASE)
 
@@ -157,7 +176,7 @@ def read(text: str) -> str:
         >>> read(r"3 \text{ or } 5")
         '3, 5'
     """
-    text = without_currency(undressed(text))
+    text = _ASIDE.sub("", without_currency(undressed(text)))
     if number := number_word(text):
         return number
     whole = GROUP.fullmatch(text)
@@ -177,7 +196,8 @@ def read(text: str) -> str:
         return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}{mixed[4] or ''}"
     if remainder := _REMAINDER.fullmatch(text):
         return str(pow(int(remainder[1]), int(remainder[2] or 1), int(remainder[3]))) if int(remainder[3]) else text
-    text = union(text) or _CONNECTIVE.sub(", ", re.sub(PLAIN_TEXT + r"\s*\{\s*(and|or)\s*\}", r" \1 ", text))
+    text = _CONNECTIVE_IN_TEXT.sub(r" \1 ", text)
+    text = union(text) or _CONNECTIVE.sub(", ", text)
     text = _EXPONENTIAL.sub(_as_power, text, count=1) if _EXPONENTIAL.fullmatch(text) else text
     if scaled := _SCALED.fullmatch(plain(text)):
         return rf"{re.sub('[ ,]', '', scaled[1])} \cdot {scale(scaled[2])}"
@@ -188,8 +208,8 @@ def read(text: str) -> str:
 @lru_cache(maxsize=4096)
 def undressed(text: str) -> str:
     """An answer without delimiters, dressing and other ways to write the same, its words and units as they were."""
-    text = re.sub(r"[\s~]+", " ", text.translate(_CHARACTERS))
-    text = _ROOT.sub(r"\\sqrt{\1}", text)
+    text = _ROMAN.sub(r"\\text{\1}", _unwrapped(re.sub(r"[\s~]+", " ", text.translate(_CHARACTERS))))
+    text = _UNIT_FRACTION.sub(r"\\text{\1/\2}", _ROOT.sub(r"\\sqrt{\1}", text))
     text = _DRESSING.sub("", _opened(_CONCLUSION.split(_DELIMITERS.sub("", text))[-1]))
     text = _SYNONYM.sub(lambda match: _SYNONYMS[match[0]], text).replace("{:}", ":")
     text = _BARE_ARGUMENTS.sub(_with_braces, _ROW_SPACE.sub(r"\\\\", _UPRIGHT.sub(r"\1", text)))
@@ -207,6 +227,19 @@ def undressed(text: str) -> str:
         text = f"{base[1]}{base[2] or base[3]}_{{{small_number(base[4]) or base[4]}}}"
     braced = re.fullmatch(r"\{([^{}]*)\}", text)
     return _trim(braced[1]) if braced else text
+
+
+def _unwrapped(text: str) -> str:
+    """The text without a font around the whole of it that holds more than words."""
+    text = text.strip()
+    while wrapped := _WRAPPED.fullmatch(text):
+        found = tokens(wrapped[1])
+        if any(depth == 0 for _, depth in found[:-1]) or not (
+            _OTHER_FONTS.match(text) or re.search(r"[\\{]", wrapped[1][1:])
+        ):
+            break
+        text = wrapped[1][1:-1].strip()
+    return text
 
 
 def _opened(text: str) -> str:

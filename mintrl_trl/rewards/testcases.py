@@ -9,6 +9,10 @@ Owns: the schema below and the split of a test into what a sandbox gets (`Stimul
 | `call` | `args` (literal of a list) or `kwargs` (of a dict) | `expected` (literal), `atol` |
 | `assert` | `code`, which has to compile; it runs in a process of its own, apart from the program | |
 
+Assertions get a copy of what the program returns, and the program a copy of what they pass. So they cannot tell what it
+changes in place, cannot pass it a function of theirs, and an object of a class of its own equals only itself; `mintrl
+check-data` finds such rows by their reference solutions. Use tests of type `call` for them, or assert plain values.
+
 `None` for a key means that the test does not have it: a `datasets.Dataset` gives every test the keys of all.
 """
 

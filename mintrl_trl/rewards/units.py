@@ -205,6 +205,8 @@ def _unit(tail: str) -> Unit | None:
     nouns = re.findall("[a-z]+", _CUBIC.sub("", _SQUARE.sub("", lower)))
     while nouns and nouns[0] in _NO_NOUNS:
         nouns.pop(0)
+    if nouns == ["in"]:  # which in "5 in total" is no unit
+        nouns = ["inch"]
     nouns = re.findall("[a-z]+", _END_OF_NOUN.split(" ".join(nouns))[0])
     if not nouns:
         return None

@@ -178,15 +178,18 @@ class WorkerPool:
 
     def _run(self, job: _Job, child: "_Child | None", crew: _Crew) -> tuple[Outcome, "_Child | None"]:
         """Get the outcome of one job. Returns it with the child to go on with; an exception leaves no child behind."""
+        left = job.seconds  # of all attempts together
         for _ in range(_ATTEMPTS):
-            seconds = min(job.seconds, job.deadline - time.monotonic())
+            seconds = min(left, job.deadline - time.monotonic())
             if seconds <= 0:
                 return Outcome(failure=Failure.TIMEOUT), child
             if child is None:
                 child = self._start_child(crew)
+            asked = time.monotonic()
             try:
                 outcome = child.ask(job.request, seconds)
             finally:
+                left -= time.monotonic() - asked
                 if not child.alive:
                     self._discard(child, crew)
             if child.alive:
