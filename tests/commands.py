@@ -1,4 +1,4 @@
-"""Finds the command lines that files show to people: in the headings of recipes, in fenced blocks, in Slurm scripts."""
+"""Finds the command lines that files show to people: in the headings of recipes, in fenced blocks."""
 
 import re
 import shlex
@@ -28,7 +28,8 @@ def words_of(line: str) -> list[str]:
 def section(path: Path, label: str) -> str:
     """What a file's heading says under a label."""
     found, lines = None, []
-    for line in path.read_text(encoding="utf-8").partition("\n\n")[0].splitlines():
+    heading = path.read_text(encoding="utf-8").removeprefix("#!/bin/bash\n").partition("\n\n")[0]
+    for line in heading.splitlines():
         text = HEADING.match(line)["text"]
         match = LABEL.match(text)
         if match:
@@ -56,21 +57,6 @@ def fenced_commands(path: Path) -> list[list[str]]:
     """The commands in the shell blocks of a page."""
     blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
     return [words for block in blocks for line in joined(block) if (words := words_of(line))]
-
-
-def script_commands(path: Path, *programs: str) -> list[list[str]]:
-    """The commands of a shell script that start with one of `programs`, or have `srun` and its flags before it."""
-    found = []
-    for line in joined(path.read_text(encoding="utf-8")):
-        line = line.removesuffix("&").strip()
-        if line.startswith("#"):
-            continue
-        words = words_of(line) if line.count("'") % 2 == 0 and line.count('"') % 2 == 0 else []
-        for number, word in enumerate(words):
-            if word in programs:
-                found.append(words[number:])
-                break
-    return found
 
 
 def variants(path: Path) -> list[list[str]]:

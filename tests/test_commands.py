@@ -11,12 +11,11 @@ from mintrl_trl.cli import _parse
 from mintrl_trl.errors import ConfigError
 from mintrl_trl.recipe import Recipe, parse_recipe
 
-from .commands import PROGRAMS, ROOT, fenced_commands, heading_commands, script_commands, variants
+from .commands import PROGRAMS, ROOT, fenced_commands, heading_commands, variants
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 LAUNCH_FILES = sorted((ROOT / "recipes" / "accelerate").glob("*.yaml"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SCRIPTS = sorted((ROOT / "recipes" / "slurm").glob("*.slurm"))
 TRAINERS = {"recipes/train_math.py": "math", "recipes/train_code.py": "code"}
 
 
@@ -24,7 +23,6 @@ def shown() -> dict[str, list[str]]:
     """All commands, by where they stand."""
     found = {path.name: heading_commands(path) for path in (*RECIPES, *LAUNCH_FILES)}
     found |= {path.name: fenced_commands(path) for path in PAGES}
-    found |= {path.name: script_commands(path, "accelerate", "mintrl", "python") for path in SCRIPTS}
     return {f"{name}-{number}": words for name, commands in found.items() for number, words in enumerate(commands)}
 
 
@@ -33,7 +31,7 @@ SHOWN = shown()
 
 @pytest.fixture(autouse=True)
 def at_the_root(monkeypatch):
-    """Paths in commands are relative to it. A node's variables stand in scripts."""
+    """Paths in commands are relative to it."""
     monkeypatch.chdir(ROOT)
 
 
@@ -45,15 +43,12 @@ def recipe_of(task: str, *words: str) -> Recipe:
 def read_training(words: list[str]) -> None:
     """A training program and its flags."""
     program, *flags = words
-    if "..." in flags:
-        flags = flags[: flags.index("...")]
-    recipe_of(TRAINERS[program], *(flag for flag in flags if "$" not in flag or flag.startswith("--")))
+    recipe_of(TRAINERS[program], *flags)
 
 
 def read_accelerate(words: list[str]) -> None:
     command, *rest = words
     assert command == "launch"
-    rest = [re.sub(r"\$\{?\w+\}?", "1", word) for word in rest]  # numbers and addresses that the shell fills in
     arguments, *_ = _validate_launch_command(launch_command_parser().parse_args(rest))
     assert arguments.training_script in TRAINERS
     script = rest.index(arguments.training_script)

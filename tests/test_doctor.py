@@ -290,6 +290,13 @@ def test_a_tokenizer_that_does_not_do(setup, tmp_path, template, cause):
     assert cause in setup.problem()
 
 
+def test_a_judge_on_the_policys_server_is_not_asked_while_that_is_down(setup):
+    setup.alone_on_one_server()
+    broken_policy_down(setup)
+    assert "nobody serves" in setup.problem()
+    assert "not asked until that is up" in setup.findings()[-1].text
+
+
 def test_a_full_disk(setup, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 9, 1))

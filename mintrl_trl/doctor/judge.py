@@ -6,7 +6,7 @@ Owns what can be wrong before a judge is asked at all; the rest is explained by 
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import JudgeError, MInTRLError
+from ..errors import MInTRLError
 from ..generation.server import ServerControl, ServerError, server_root
 from ..generation.vocabulary import TokenizerVocabulary
 from ..judge_setup import endpoint_judge, longest_text_tokens, served_self_judge
@@ -48,9 +48,15 @@ def examine_judge(recipe: Recipe, policy: Policy | None, config: str | Path) -> 
     except MInTRLError as error:
         yield refused(_TOPIC, error)
         return
-    where = args.judge_base_url or args.server_urls[0]
-    start = f"mintrl serve {'policy' if judges_on_policy_server(args) else 'judge'} --config {config}"
-    yield from _ask(judge, recipe, policy, where, start)
+    where = args.judge_base_url or f"{args.server_urls[0]}/v1"
+    silence = None if where.startswith("https:") else _silence(where)
+    if silence is None:
+        yield from _ask(judge, recipe, policy, where)
+    elif judges_on_policy_server(args):
+        yield note(_TOPIC, "the base model on the policy's server: not asked until that is up")
+    else:
+        start = f"start it: mintrl serve judge --config {config}"
+        yield problem(_TOPIC, f"nobody serves at {server_root(where)} ({silence})", start)
 
 
 def _judge(recipe: Recipe) -> LLMJudge:
@@ -64,16 +70,27 @@ def _judge(recipe: Recipe) -> LLMJudge:
     return judge
 
 
-def _ask(judge: LLMJudge, recipe: Recipe, policy: Policy | None, where: str, start: str) -> Iterator[Finding]:
+def _silence(where: str) -> ServerError | None:
+    """Why no answer comes from an address; `None` where any does."""
+    try:
+        ServerControl(where).call("GET", "/v1/models", seconds=ANSWER_SECONDS)
+    except ServerError as fault:
+        return fault if fault.status is None else None
+    return None
+
+
+def _ask(judge: LLMJudge, recipe: Recipe, policy: Policy | None, where: str) -> Iterator[Finding]:
     args = recipe.config
-    if policy is not None:
+    if policy is not None and policy.tokenizer.eos_token_id is not None:
         tokenizer = policy.tokenizer
         vocabulary = TokenizerVocabulary(tokenizer, {tokenizer.eos_token_id}, len(tokenizer))
         judge.prepare(vocabulary, longest_text_tokens(args), needs_logps=args.anchor == "judge")
     try:
         shared_loop().run(judge.probe())
-    except JudgeError as error:
-        yield _explained(error, where, start)
+    except MInTRLError as error:
+        has_path = where.startswith("https:") or where.rstrip("/").endswith("/v1")
+        fix = "" if has_path else f"end the address with /v1: `judge_base_url: {server_root(where)}/v1`"
+        yield problem(_TOPIC, str(error), fix)
         return
     finally:
         shared_loop().run(judge.aclose())
@@ -86,17 +103,3 @@ def _ask(judge: LLMJudge, recipe: Recipe, policy: Policy | None, where: str, sta
         yield ok(_TOPIC, "the policy's vocabulary: corrections continue its very tokens, with log-probabilities")
     else:
         yield note(_TOPIC, "another vocabulary, or none known: corrections are text, without log-probabilities")
-
-
-def _explained(error: JudgeError, where: str, start: str) -> Finding:
-    root = server_root(where)
-    try:
-        ServerControl(root).call("GET", "/v1/models", seconds=ANSWER_SECONDS)
-        answers = True
-    except ServerError as fault:
-        answers = fault.status is not None
-    if not answers and not where.startswith("https:"):
-        return problem(_TOPIC, f"nobody serves at {root} ({error})", f"start it: {start}")
-    if answers and not where.rstrip("/").endswith("/v1"):
-        return problem(_TOPIC, str(error), f"end the address with /v1: `judge_base_url: {root}/v1`")
-    return problem(_TOPIC, str(error), "")

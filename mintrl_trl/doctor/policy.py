@@ -101,6 +101,9 @@ def examine_prompts(recipe: Recipe, policy: Policy) -> Iterator[Finding]:
     args = recipe.config
     size = "unknown size" if policy.parameters is None else f"{policy.parameters / 1e9:.2f} billion parameters"
     yield ok("model", f"{policy.name}: {size}, tokenizer of {len(policy.tokenizer):,} tokens")
+    if policy.tokenizer.eos_token_id is None:
+        text = f"{policy.name} has no end token, so no response would end"
+        yield problem("tokenizer", text, "set eos_token in its tokenizer_config.json")
     need = args.max_prompt_length + args.max_completion_length
     if policy.positions is not None and need > policy.positions:
         left = policy.positions - args.max_prompt_length
