@@ -79,6 +79,7 @@ FREE_SETTINGS = (
     # when a run gives up
     "no_verdict_*",
     "unscored_limit",
+    "mismatch_limit",
     "judge_failure",
     # how long it is, where the learning rate does not depend on it; see `decisive_settings`
     "max_steps",

@@ -160,6 +160,11 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
     unscored_limit: float = setting(
         0.2, "Share of a batch's rollouts without any reward above which the run stops. From 0 to 1."
     )
+    mismatch_limit: float | None = setting(
+        0.02,
+        "KL between sampler and trainer on sampled tokens (`mismatch/kl`), in nats per token, above which a warning is "
+        "logged. Above 0; unset means no warning.",
+    )
 
     # --- Updates and checkpoints
     lean_updates: bool = setting(

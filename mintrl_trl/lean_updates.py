@@ -92,6 +92,7 @@ class LeanUpdates:
     def __init__(self, trainer: "MInTRLTrainer"):
         self.trainer, self.args = trainer, trainer.args
         self.entropies: Tensor | None = None  # (B, C) of the micro-batch that was forwarded last
+        self.logps: Tensor | None = None  # (B, C) of the same
         config = trainer.accelerator.unwrap_model(trainer.model).config.get_text_config()
         self.hidden_size = config.hidden_size
         # Means over the tokens of a micro-batch, and quantiles over them, change when rows change places.
@@ -121,7 +122,7 @@ class LeanUpdates:
         *args: Any,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """[`trimmed_forward`] where updates are lean, else TRL's. Counts an update's tokens and keeps its entropies.
+        """[`trimmed_forward`] where updates are lean, else TRL's. Counts an update's tokens, and keeps what it says.
 
         Args:
             trls (`Callable`): TRL's `_get_per_token_logps_and_entropies`.
@@ -147,7 +148,8 @@ class LeanUpdates:
         else:
             output = counted(model, input_ids, attention_mask, *args, **options)
         if in_update:
-            self.entropies = None if output[1] is None else output[1].detach()  # the graph would stay, too
+            self.logps = output[0].detach()  # the graph would stay, too
+            self.entropies = None if output[1] is None else output[1].detach()
         return output
 
     def row_keys(self, rows: int) -> dict[str, Tensor]:

@@ -20,16 +20,16 @@ from transformers import PrinterCallback, ProgressCallback
 from trl import GRPOTrainer
 
 from . import trl_seams
-from .batch_report import DoorCounters, GeneratedBatch, reduce_totals, report_batch
+from .batch_report import DoorCounters, GeneratedBatch, report_batch
 from .config import MInTRLConfig
 from .dry_run import DryRunCallback
 from .failures import nothing_lost
 from .lean_updates import LeanUpdates
 from .objective.advantage import compute_advantages
 from .objective.loss import regression_loss
-from .objective.metrics import Totals, entropy_totals, loss_totals
+from .objective.metrics import loss_totals
 from .policy import build_policy
-from .processes import FiniteLosses, all_or_none
+from .processes import all_or_none
 from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
 from .reporting.live import LiveProgress
@@ -50,6 +50,7 @@ from .training_rows import (
     refuse_active_dropout,
     refuse_unsupported,
 )
+from .update_window import UpdateWindow
 
 
 class MInTRLTrainer(GRPOTrainer):
@@ -130,8 +131,7 @@ class MInTRLTrainer(GRPOTrainer):
         check_enough_rows(train_dataset, len(self.dropped_rows), args)
         self._batch: GeneratedBatch | None = None
         self._new_batch = False  # whether the micro-batches of a generated batch are still as TRL laid them out
-        self._window_totals = Totals()  # loss terms of the micro-batches of one update
-        self._losses = FiniteLosses()  # of one update, too
+        self.window = UpdateWindow(self)
         self.step_meter = StepMeter(self)
         self.token_count = self.step_meter.tokens
         super().__init__(
@@ -187,7 +187,7 @@ class MInTRLTrainer(GRPOTrainer):
         """
         checkpoint = begin_run(self, resume_from_checkpoint)
         trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
-        self._window_totals, self._losses = Totals(), FiniteLosses()
+        self.window.clear()
         with nothing_lost(self):
             return super().train(checkpoint, **kwargs)
 
@@ -246,6 +246,7 @@ class MInTRLTrainer(GRPOTrainer):
             output |= trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device)
             trl_seams.replace_logged_advantages(self, advantages.values)
         output |= self.lean.row_keys(len(inputs))
+        output |= trl_seams.sampled_logps(batch.rollouts, output["completion_ids"])
         self._new_batch = True
         report_batch(self, batch, is_control, output["advantages"])
         return output
@@ -316,12 +317,7 @@ class MInTRLTrainer(GRPOTrainer):
             if self.model.training and self.lean.cuts_rows(regression=False):
                 trl_seams.drop_metric(self, "entropy")  # over rows cut short, too; ours are labelled
         if self.model.training:
-            self._add_entropy(inputs)
-            self._losses.add(loss)
-            if self.accelerator.sync_gradients:  # the last micro-batch of the update
-                trl_seams.add_metrics(self, reduce_totals(self._window_totals))
-                self._window_totals = Totals()
-                self._losses.check(self.state.global_step + 1)
+            self.window.add_micro_batch(loss, inputs)
         return loss
 
     def _regression_loss(self, model: torch.nn.Module, inputs: dict) -> Tensor:
@@ -348,7 +344,7 @@ class MInTRLTrainer(GRPOTrainer):
         )
         if output.aux_loss is not None:
             totals.add("aux_loss", output.aux_loss.item(), 1)
-        self._window_totals = Totals.merge([self._window_totals, totals])
+        self.window.add(totals)
         loss = regression.loss
         if output.aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * output.aux_loss
@@ -358,13 +354,6 @@ class MInTRLTrainer(GRPOTrainer):
         """TRL's forward, trimmed and counted; part of the update even where it runs while a batch is generated."""
         with self.step_meter.clock.stage("update"):
             return self.lean.forward(super()._get_per_token_logps_and_entropies, *args, **kwargs)
-
-    def _add_entropy(self, inputs: dict) -> None:
-        """Entropy of a micro-batch."""
-        response_mask = inputs["completion_mask"].bool()  # (B, C)
-        live, sample = inputs[trl_seams.LIVE], inputs[trl_seams.ENTROPY_SAMPLE]  # (B,)
-        totals = entropy_totals(self.lean.entropies, response_mask, live, sample)
-        self._window_totals = Totals.merge([self._window_totals, totals])
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"

@@ -34,6 +34,7 @@ POLICY_AUTHORED = "policy_authored"
 IS_CONTROL = "is_control"
 SCORED = "scored"
 INTERVENTION_LOGPS = "intervention_logps"
+SAMPLED_LOGPS = "sampled_logps"  # (B, C) under whoever sampled a token of the policy, NaN where unknown
 ROW = "row"  # (B,) place in the generated batch of all processes
 LIVE = "live"  # (B,) bool, false for rows that were cut short because they have no gradient
 ENTROPY_SAMPLE = "entropy_sample"  # (B,) bool, rows that the entropy is measured on
@@ -85,6 +86,27 @@ def authorship_tensors(rollouts: Sequence[Rollout], width: int, device: torch.de
                     logps[row, start : start + len(span)] = torch.tensor(span.logps)
             start += len(span)
     return {POLICY_AUTHORED: policy_authored.to(device), INTERVENTION_LOGPS: logps.to(device)}
+
+
+def sampled_logps(rollouts: Sequence[Rollout], completion_ids: Tensor) -> dict[str, Tensor]:
+    """What the sampler said about the policy's tokens, as a tensor of TRL's batch dict.
+
+    Args:
+        rollouts (`Sequence[Rollout]`): B rollouts, in TRL's row order.
+        completion_ids (`Tensor`): (B, C), for its width and device.
+
+    Returns:
+        `dict[str, Tensor]`: `sampled_logps` (B, C) float32, NaN where the policy is not the author, where the sampler
+        gave no log-probability, and on padding.
+    """
+    logps = torch.full(completion_ids.shape, torch.nan)  # (B, C)
+    for row, rollout in enumerate(rollouts):
+        start = 0
+        for span in rollout.spans:
+            if span.author is Author.POLICY and span.logps is not None:
+                logps[row, start : start + len(span)] = torch.tensor(span.logps)
+            start += len(span)
+    return {SAMPLED_LOGPS: logps.to(completion_ids.device)}
 
 
 def is_regression_batch(inputs: dict[str, Any]) -> bool:

@@ -30,6 +30,8 @@ which are added up over micro-batches and processes and divided once. A number t
 | `entropy/live` | the same of all rollouts that the update forwarded whole: those without gradient may be missing |
 | `imitation_bonus` | what intervention tokens add to the advantage, per row that holds some |
 | `log_ratio`, `squared_residual` | per scored row |
+| `mismatch/kl` | KL from the sampler to the trainer per token of the policy, in nats, on rows forwarded whole |
+| `mismatch/max` | the largest difference of the two log-probabilities of one token, in nats |
 """
 
 from collections import Counter
