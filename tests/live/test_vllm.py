@@ -4,6 +4,7 @@ One server lives through the whole file, since starting one takes most of a minu
 first: full weights replace the base model on the server for good.
 """
 
+import json
 import random
 from collections import Counter
 from contextlib import suppress
@@ -14,6 +15,7 @@ from peft import LoraConfig
 from transformers import AutoTokenizer
 
 from mintrl_trl import NoVerdict, Problem, Revise
+from mintrl_trl.cli import main
 from mintrl_trl.judge_setup import build_judge
 from mintrl_trl.judges.llm import LLMJudge
 from mintrl_trl.reporting.run_folder import RunFolder
@@ -23,7 +25,7 @@ from mintrl_trl.rollouts.rollout import Author
 
 from .recorder import Recorder
 from .runs import Comparing, HalfRejects, assert_streamed, make_trainer, trainer_logps
-from .server import MODEL, RealServer
+from .server import MODEL, ROOT, RealServer
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
@@ -55,6 +57,35 @@ def check_run(reward: Comparing, folder) -> None:
     assert policy_versions(folder) == [(1, {"update-0"}), (2, {"update-1"})]
     authors = Counter(span.author for record in RunFolder(folder).rollouts() for span in record.spans)
     assert authors[Author.INTERVENTION] > 0
+
+
+def test_the_doctor_has_nothing_to_change(server, tmp_path, capsys):
+    """A recipe with its judge on the policy's server, as it is started: found right, by questions alone."""
+    recipe = tmp_path / "recipe.yaml"
+    settings = {
+        "task": "math",
+        "dataset": str(ROOT / "recipes" / "data" / "gsm8k_train_200.jsonl"),
+        "model_name_or_path": MODEL,
+        "output_dir": str(tmp_path / "run"),
+        "use_vllm": True,
+        "vllm_server_base_url": server.url,
+        "judge": "self",
+        "use_peft": True,
+        "lora_r": 8,
+        "use_cpu": True,
+        "dtype": "float32",
+        "max_prompt_length": 512,
+        "max_completion_length": 512,
+    }
+    recipe.write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in settings.items()))
+    assert main(["doctor", "--config", str(recipe)]) == 0
+    out = capsys.readouterr().out
+    for said in ("same tokenizer", "arrive as adapters", "computes in float32", "held to a pattern", "very tokens"):
+        assert said in out
+    assert main(["doctor", "--config", str(recipe), "--max_completion_length", "4096", "--lora_r", "16"]) == 1
+    out = capsys.readouterr().out
+    assert "restart it with --max-model-len" in out
+    assert "adapters of rank 8 at most, and lora_r is 16" in out
 
 
 def test_an_adapter_on_the_server_and_the_base_model_beside_it_as_judge(server, tmp_path):
