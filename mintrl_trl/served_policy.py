@@ -5,6 +5,8 @@ it serves. It holds no HTTP; that is `generation`'s. Invariant: no process sampl
 its trainer holds, and a failed sync stops all processes with the same message instead of leaving some at a barrier.
 """
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +19,7 @@ from peft import PeftModel
 from . import trl_seams
 from .errors import ConfigError
 from .generation.recovery import Recovery
-from .generation.server import server_root
+from .generation.server import LOST_KINDS, ServerError, server_root
 from .generation.servers import SeveralServers, SyncToAll
 from .generation.vllm import VLLMGenerator
 from .generation.weight_sync import CheckpointSync, FolderSync, LoRASync, WeightSync
@@ -26,6 +28,9 @@ from .rollouts.doors import Vocabulary
 
 if TYPE_CHECKING:
     from .trainer import MInTRLTrainer
+
+
+logger = logging.getLogger(__name__)
 
 
 class ServedPolicy:
@@ -125,11 +130,26 @@ class ServedPolicy:
         save, model = self._saver(), None
         with all_or_none():
             if self.trainer.accelerator.is_main_process:
-                for generator in self._generators:
-                    generator.control.wait_until_ready(self.trainer.args.vllm_server_timeout)
-                model = self._sync.sync(version, save)
+                model = self._sync_to_ready(version, save)
         (model,) = broadcast_object_list([model])
         self.generator.use_weights(version, model)
+
+    def _sync_to_ready(self, version: str, save: Callable[[Path], None]) -> str:
+        """Wait for the servers and sync; where one of them is lost meanwhile, again, as long as one may be waited for.
+
+        Returns:
+            `str`: The name that the weights have on the servers.
+        """
+        deadline = time.monotonic() + self.trainer.args.vllm_server_timeout
+        while True:
+            for generator in self._generators:
+                generator.control.wait_until_ready(max(deadline - time.monotonic(), 1.0))
+            try:
+                return self._sync.sync(version, save)
+            except ServerError as fault:
+                if fault.kind not in LOST_KINDS or time.monotonic() >= deadline:
+                    raise
+                logger.warning("A server was lost while it took weights, which are brought again: %s", fault)
 
     def verify(self) -> None:
         """See to it that every server has the weights named last; each process for itself.

@@ -73,7 +73,9 @@ def test_a_stream_that_breaks_off_goes_on_after_the_tokens_it_has(server, tmp_pa
     assert policy.counters() == {
         "server/repeated": 1 - continued,
         "server/continued": continued,
+        "server/fault/cut": 1.0,
         "server/restored": 0.0,
+        "server/seconds_lost": 0.0,
     }
 
 

@@ -10,10 +10,10 @@ because JSON has no NaN.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import GenerationError
 from ..rollouts.doors import SampledToken
 from .server import PASSING_STATUSES, ServerError, server_words
 
@@ -63,13 +63,17 @@ class CompletionReply:
 
     def cut_short(self) -> ServerError:
         """The fault of a stream whose bytes end too early."""
-        return ServerError(f"{self.what}: the stream ended after {self.count} tokens, unfinished", retryable=True)
+        message = f"{self.what}: the stream ended after {self.count} tokens, unfinished"
+        return ServerError(message, retryable=True, kind="cut")
 
     def _read_event(self, payload: bytes) -> list[SampledToken]:
         try:
-            event = json.loads(payload)
-        except ValueError as error:
-            raise self._refusal(f"an event that is not JSON: {payload[:200]!r}") from error
+            return self._tokens(json.loads(payload))
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            found = f"an event that is not JSON, or no completion: {payload[:200]!r}"
+            raise self._refusal(found, "garbage", retryable=True) from error
+
+    def _tokens(self, event: dict[str, Any]) -> list[SampledToken]:
         if event.get("error"):
             code = event["error"].get("code") if isinstance(event["error"], dict) else None
             text = server_words(json.dumps(event))
@@ -80,7 +84,7 @@ class CompletionReply:
         (choice,) = event["choices"]
         echo = choice.get("prompt_token_ids")
         if echo is not None and echo != self._prefix_ids:
-            raise self._refusal(f"another prompt than was sent: {_first_difference(echo, self._prefix_ids)}")
+            raise self._refusal(f"another prompt than was sent: {_first_difference(echo, self._prefix_ids)}", "echo")
         ids = self._checked_ids(choice)
         logps = self._checked_logps(choice, len(ids))
         ends = (index for index, token in enumerate(ids) if token in self._end_ids)
@@ -88,24 +92,28 @@ class CompletionReply:
         self.count += stop
         self.finished = self.count == self._max_tokens or (stop > 0 and ids[stop - 1] in self._end_ids)
         if self.count > self._max_tokens:
-            raise self._refusal(f"{self.count} tokens where at most {self._max_tokens} were asked for")
+            raise self._refusal(f"{self.count} tokens where at most {self._max_tokens} were asked for", "length")
         reason = choice.get("finish_reason")
         if reason is not None and not self.finished:
             last = f", last id {ids[-1]}" if ids else ""
             raise self._refusal(
                 f"an end after {self.count} of {self._max_tokens} tokens (finish_reason {reason!r}, stop_reason "
-                f"{choice.get('stop_reason')!r}{last}), though none of the end ids {sorted(self._end_ids)} came"
+                f"{choice.get('stop_reason')!r}{last}), though none of the end ids {sorted(self._end_ids)} came",
+                "end",
+                retryable=reason == "abort",  # as by a server that is told to stop
             )
         return [SampledToken(token, logp) for token, logp in zip(ids[:stop], logps[:stop], strict=True)]
 
     def _checked_ids(self, choice: dict[str, Any]) -> list[int]:
         ids = choice.get("token_ids")
         if ids is None:
-            raise self._refusal("no `token_ids`: the server does not know `return_token_ids`. Use vLLM 0.22 or newer")
+            found = "no `token_ids`: the server does not know `return_token_ids`. Use vLLM 0.22 or newer"
+            raise self._refusal(found, "ids")
         for token in ids:
             if type(token) is not int or not 0 <= token < self._vocabulary_size:
                 raise self._refusal(
-                    f"{token!r}, no id below {self._vocabulary_size}: the server has another model or tokenizer"
+                    f"{token!r}, no id below {self._vocabulary_size}: the server has another model or tokenizer",
+                    "ids",
                 )
         return ids
 
@@ -114,18 +122,21 @@ class CompletionReply:
         if logps is None:
             return [None] * count
         if len(logps) != count:
-            raise self._refusal(f"{len(logps)} log-probabilities for {count} tokens")
+            raise self._refusal(f"{len(logps)} log-probabilities for {count} tokens", "logps")
         for logp in logps:
-            if logp is None or logp != logp:
-                raise self._refusal("NaN as a log-probability, so the logits are broken (check the synced weights)")
+            if logp is None or not logp > -math.inf:  # NaN, or a token that cannot have been sampled
+                shown = "NaN" if logp is None or math.isnan(logp) else logp
+                found = f"{shown} as a log-probability, so the logits are broken (check the synced weights)"
+                raise self._refusal(found, "nan")
             if logp > ROUNDING_NATS:
                 raise self._refusal(
-                    f"{logp} as a log-probability; logits? Start the server with --logprobs-mode processed_logprobs"
+                    f"{logp} as a log-probability; logits? Start the server with --logprobs-mode processed_logprobs",
+                    "logps",
                 )
         return logps if self._reports_logps else [None] * count
 
-    def _refusal(self, found: str) -> GenerationError:
-        return GenerationError(f"{self.what} gave {found}")
+    def _refusal(self, found: str, kind: str, *, retryable: bool = False) -> ServerError:
+        return ServerError(f"{self.what} gave {found}", kind=kind, retryable=retryable)
 
 
 def _first_difference(got: Sequence[int], sent: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable
 
+from ..errors import ServerLostError
 from .server import ServerControl, ServerError
 
 logger = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ class Recovery:
 
     Attributes:
         restored (`int`): How often weights had to be brought back.
+        seconds_lost (`float`): How long it was waited for, in all.
     """
 
     def __init__(self, control: ServerControl, restore: Callable[[], bool], *, wait_seconds: float):
-        self.restored = 0
-        self._control, self._restore, self._wait_seconds = control, restore, wait_seconds
+        self.restored, self.seconds_lost, self.wait_seconds = 0, 0.0, wait_seconds
+        self._control, self._restore = control, restore
         self._heard = -math.inf
         self._gates: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
 
@@ -51,7 +53,8 @@ class Recovery:
         """Return when a request may be sent.
 
         Raises:
-            GenerationError: The server is not back in time, or cannot have its weights back.
+            ServerLostError: The server is not back in time.
+            GenerationError: It cannot have its weights back.
         """
         if self._fresh:
             return
@@ -66,7 +69,8 @@ class Recovery:
 
     def restore(self) -> None:
         """What `ready` does where the server was not heard; blocks."""
-        deadline = time.monotonic() + self._wait_seconds
+        started = time.monotonic()
+        deadline, waited = started + self.wait_seconds, False
         while True:
             asked = time.monotonic()
             try:
@@ -74,9 +78,14 @@ class Recovery:
                     self.restored += 1
                     logger.warning("%s was restarted and has its weights back.", self._control.root)
                 self._heard = asked
+                self.seconds_lost += time.monotonic() - started if waited else 0.0
                 return
             except ServerError as fault:
-                if not fault.retryable or time.monotonic() >= deadline:
+                if not fault.retryable:
                     raise
+                if time.monotonic() >= deadline:
+                    message = f"{self._control.root} was lost and is not back within {self.wait_seconds:g} s: {fault}"
+                    raise ServerLostError(message) from fault
+            waited = True
             time.sleep(_PAUSE_SECONDS)
-            self._control.wait_until_ready(deadline - time.monotonic())
+            self._control.wait_until_ready(max(deadline - time.monotonic(), _PAUSE_SECONDS))

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..errors import ConfigError, GenerationError
+from ..errors import ConfigError, GenerationError, ServerLostError
 
 if TYPE_CHECKING:
     import openai
@@ -25,6 +25,8 @@ IDLE_CONNECTIONS = 64  # the pool looks at every idle one with every request, so
 LONGEST_PAUSE_SECONDS = 8.0
 LONGEST_TEXT_CHARS = 1000
 PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed later
+LOST_KINDS = frozenset({"refused", "cut"})  # of faults where there is no server any more
+BUSY_STATUSES = PASSING_STATUSES - {500}  # once the server has had time
 
 
 class ServerError(GenerationError):
@@ -32,12 +34,15 @@ class ServerError(GenerationError):
 
     Args:
         message (`str`): URL, age and the server's own words.
-        status (`int`, *optional*): HTTP status; `None` where no answer came.
+        status (`int`, *optional*): HTTP status; `None` where no answer came, or one that cannot be.
         retryable (`bool`): Whether the same request may succeed later.
+        kind (`str`, *optional*): One word for counts: `refused` (nobody there), `cut` (the connection broke), `silent`,
+            or what was wrong with an answer. Defaults to the status, such as `status_503`.
     """
 
-    def __init__(self, message: str, *, status: int | None = None, retryable: bool = False):
+    def __init__(self, message: str, *, status: int | None = None, retryable: bool = False, kind: str | None = None):
         self.status, self.retryable = status, retryable
+        self.kind = kind if kind is not None else f"status_{status}"
         super().__init__(message)
 
 
@@ -60,7 +65,7 @@ def server_root(base_url: str) -> str:
 
 def pause_seconds(attempt: int, seed: int) -> float:
     """Pause before retry number `attempt` (from 0): doubles from half a second, capped, spread by the seed."""
-    return min(0.5 * 2**attempt, LONGEST_PAUSE_SECONDS) * (0.5 + 0.5 * (seed % 1024) / 1024)
+    return min(0.5 * 2 ** min(attempt, 10), LONGEST_PAUSE_SECONDS) * (0.5 + 0.5 * (seed % 1024) / 1024)
 
 
 def server_words(text: str) -> str:
@@ -86,7 +91,10 @@ def as_fault(error: Exception, what: str, seconds: float) -> ServerError:
         message = f"{what} answered {status} after {seconds:.1f} s: {server_words(response.text)}"
         return ServerError(message, status=status, retryable=status in PASSING_STATUSES)
     cause = error.__cause__ or error
-    return ServerError(f"{what} failed after {seconds:.1f} s: {type(cause).__name__}: {cause}", retryable=True)
+    name = type(cause).__name__  # ConnectError, ConnectTimeout, ReadTimeout, RemoteProtocolError, ...
+    kind = "refused" if name.startswith("Connect") else "silent" if "Timeout" in name else "cut"
+    message = f"{what} failed after {seconds:.1f} s: {name}: {cause}"
+    return ServerError(message, retryable=True, kind=kind)
 
 
 def open_async_client(root: str, *, api_key: str | None, max_connections: int) -> "openai.AsyncOpenAI":
@@ -156,7 +164,8 @@ class ServerControl:
         """Wait until the server says that it is healthy.
 
         Raises:
-            GenerationError: Not within `seconds`; names the last answer. At once where no waiting can help.
+            ServerLostError: Not within `seconds`; names the last answer.
+            ServerError: No waiting can help.
         """
         deadline, told = time.monotonic() + seconds, False
         while True:
@@ -168,10 +177,10 @@ class ServerControl:
                 if not fault.retryable:
                     raise
                 if left <= 0:
-                    message = f"{self.root} was not ready within {seconds:g} s. Last answer: {fault}"
-                    raise GenerationError(message) from fault
+                    message = f"{self.root} was not ready within {seconds:.4g} s. Last answer: {fault}"
+                    raise ServerLostError(message) from fault
                 if not told:
-                    logger.info("Waiting up to %g s for %s. Its answer so far: %s", seconds, self.root, fault)
+                    logger.info("Waiting up to %.4g s for %s. Its answer so far: %s", seconds, self.root, fault)
                     told = True
             time.sleep(min(0.5, left))
 

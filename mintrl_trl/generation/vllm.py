@@ -11,17 +11,19 @@ setting, because vLLM fills gaps from the model's `generation_config.json` (Qwen
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ConfigError, GenerationError
+from ..errors import ConfigError, ServerLostError
 from ..rollouts.doors import SampledToken
 from .completion import CompletionReply
 from .recovery import Recovery
-from .server import ServerControl, ServerError, as_fault, open_async_client, pause_seconds
+from .server import BUSY_STATUSES, LOST_KINDS, ServerControl, ServerError, as_fault, open_async_client, pause_seconds
 
 if TYPE_CHECKING:
     import openai
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: spreads consecutive positions over all seeds
 _SEEDS = 2**63
+_GONE = LOST_KINDS | {"status_404"}  # no server there, or a new one that does not know the adapter
 _REST_SECONDS = 1.0  # for the bytes after the last token
 
 
@@ -142,11 +145,12 @@ class VLLMGenerator:
         self.model = model or self.model
 
     def counters(self) -> dict[str, float]:
-        """By metric name: requests repeated before their first token, streams that went on after a break, and how often
-        the server got its weights back. The numbers only grow.
+        """By metric name: requests repeated before their first token, streams that went on after a break, each kind of
+        fault, how often the server got its weights back, and how long it was waited for. The numbers only grow.
         """
-        restored = 0 if self.recovery is None else self.recovery.restored
-        counted = dict(self._counted) | {"restored": restored}
+        counted = dict(self._counted)
+        if self.recovery is not None:
+            counted |= {"restored": self.recovery.restored, "seconds_lost": self.recovery.seconds_lost}
         return {f"server/{name}": float(number) for name, number in counted.items()}
 
     def verify(self, *, max_prompt_length: int, max_completion_length: int, wait_seconds: float = 240.0) -> None:
@@ -214,12 +218,12 @@ class VLLMGenerator:
             raise ValueError(f"nothing to continue: {len(prefix)} prefix ids, max_tokens={max_tokens}")
         session = self._session()
         last: list[SampledToken] = []
-        attempt = 0  # requests since the last token
+        attempt, failing_since = 0, math.inf  # since the last token
         async with session.slots:
             while True:
                 if self.recovery is not None:
                     await self.recovery.ready()
-                request = self._request(prefix, max_tokens, seed)
+                request, asked = self._request(prefix, max_tokens, seed), len(prefix)
                 reply = CompletionReply(
                     f"POST {self._url} ({self.model}, {len(prefix)} prompt ids, at most {max_tokens} more)",
                     prefix,
@@ -241,12 +245,16 @@ class VLLMGenerator:
                                 yield token
                     break
                 except ServerError as fault:
-                    attempt = 0 if reply.count else attempt
-                    if not self._may_go_on(fault, reply.count) or attempt == self.max_retries:
+                    self._counted[f"fault/{fault.kind}"] += 1
+                    got = len(prefix) - asked  # what came in one piece with a fault was not handed out
+                    if got:
+                        attempt, failing_since = 0, math.inf
+                    failing_since = min(failing_since, time.monotonic())
+                    if not self._may_go_on(fault, got, attempt, time.monotonic() - failing_since):
                         raise
                     logger.info("Asking again after: %s", fault)
-                    self._counted["continued" if reply.count else "repeated"] += 1
-                max_tokens -= reply.count
+                    self._counted["continued" if got else "repeated"] += 1
+                max_tokens -= got
                 await asyncio.sleep(pause_seconds(attempt, seed))
                 attempt += 1
         # Handed out with the connection back in its pool: whoever lingers on the last tokens holds nothing.
@@ -265,14 +273,21 @@ class VLLMGenerator:
             **self._sampling,
         }
 
-    def _may_go_on(self, fault: ServerError, tokens: int) -> bool:
-        """Whether the same continuation may be asked for again, after the `tokens` that it already gave."""
+    def _may_go_on(self, fault: ServerError, tokens: int, attempt: int, failing_seconds: float) -> bool:
+        """Whether the same continuation may be asked for again, after the `tokens` that it already gave.
+
+        A server that says it is busy is asked for as long as a lost one is waited for. Whatever else may pass is tried
+        `max_retries` times: it may be the request that breaks the server.
+        """
         if self.recovery is None:
-            return fault.retryable and not tokens
-        if fault.status in (None, 404):  # no server there, or a new one that does not know the adapter
-            self.recovery.lost()
+            return fault.retryable and not tokens and attempt < self.max_retries
+        if fault.status in BUSY_STATUSES:
+            if failing_seconds >= self.recovery.wait_seconds:
+                raise ServerLostError(f"for {failing_seconds:.0f} s nothing but this came: {fault}") from fault
             return True
-        return fault.retryable
+        if fault.kind in _GONE:
+            self.recovery.lost()
+        return (fault.retryable or fault.kind in _GONE) and attempt < self.max_retries
 
     async def _receive(
         self, client: "openai.AsyncOpenAI", request: dict[str, Any], reply: CompletionReply
@@ -289,9 +304,10 @@ class VLLMGenerator:
                 async with asyncio.timeout_at(heard + patience):
                     return await step
             except TimeoutError as error:
-                raise GenerationError(
+                raise ServerError(
                     f"{reply.what}: silent for {now() - heard:.1f} s (limit {patience:.1f} s). The request is "
-                    f"{now() - opened:.1f} s old and gave {reply.count} tokens"
+                    f"{now() - opened:.1f} s old and gave {reply.count} tokens",
+                    kind="silent",
                 ) from error
             except Exception as error:
                 raise as_fault(error, reply.what, now() - opened) from error
