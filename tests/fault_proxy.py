@@ -70,13 +70,14 @@ class FaultProxy:
 
     def __init__(self, url: str):
         self._address = urlsplit(url)
-        self._planned: dict[str, deque[Fault]] = defaultdict(deque)
+        self._planned: dict[str, deque[Fault | None]] = defaultdict(deque)
         self.always: dict[str, Fault] = {}
         self.asked: list[tuple[str, dict]] = []  # path and body of every request
         self._port = 0
         self._closing = threading.Event()
 
-    def plan(self, path: str, *faults: Fault) -> None:
+    def plan(self, path: str, *faults: Fault | None) -> None:
+        """What becomes of the next requests for `path`; `None` lets one pass."""
         self._planned[path].extend(faults)
 
     def bodies(self, path: str) -> list[dict]:
@@ -88,12 +89,18 @@ class FaultProxy:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Nobody listens meanwhile."""
+        """Nobody is there meanwhile."""
         self.stop()
         try:
             yield
         finally:
             self.start()
+
+    def crash(self, seconds: float, then: Callable[[], object]) -> None:
+        """All connections break and nobody listens for a while, as where a server is killed and started again."""
+        with self.down():
+            then()
+            time.sleep(seconds)
 
     def start(self) -> None:
         """Listen, on the same port as before."""
@@ -104,6 +111,8 @@ class FaultProxy:
         self._thread.start()
 
     def stop(self) -> None:
+        """Break all connections and listen no more."""
+        self._server.closed = True
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
@@ -116,14 +125,14 @@ class FaultProxy:
         self._closing.set()
         self.stop()
 
-    def pass_on(self, command: str, path: str, raw: bytes, fault: Fault | None) -> Iterator[bytes]:
-        """Status line, headers and lines of an answer."""
+    def pass_on(self, command: str, path: str, raw: bytes, fault: Fault | None, listener: "_Server") -> Iterator[bytes]:
+        """Status line, headers and lines of an answer, as long as the listener that got the request is there."""
         if isinstance(fault, Answer):
             head = f"HTTP/1.1 {fault.status} X\r\nconnection: close\r\ncontent-length: {len(fault.body)}\r\n"
             yield (head + "".join(f"{name}: {value}\r\n" for name, value in fault.headers.items()) + "\r\n").encode()
             yield fault.body
             return
-        if isinstance(fault, Silence | Cut) and fault.after == 0:
+        if listener.closed or (isinstance(fault, Silence | Cut) and fault.after == 0):
             return
         upstream = http.client.HTTPConnection(self._address.hostname, self._address.port, timeout=60)
         try:
@@ -140,6 +149,8 @@ class FaultProxy:
             yield f"{framing}\r\n\r\n".encode()
             events = 0
             for line in answer:
+                if listener.closed:
+                    return
                 if line.startswith(b"data: {"):
                     if isinstance(fault, Cut | Silence) and events == fault.after:
                         return
@@ -172,6 +183,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     daemon_threads = True
     block_on_close = False
+    closed = False
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # a client that leaves is no news
@@ -191,7 +203,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             proxy.asked.append((path, json.loads(raw) if raw else {}))
             fault = proxy.next_fault(path)
             with suppress(OSError, http.client.HTTPException):  # one of the two sides left
-                for part in proxy.pass_on(self.command, self.path, raw, fault):
+                for part in proxy.pass_on(self.command, self.path, raw, fault, self.server):
                     self.wfile.write(part)
                     self.wfile.flush()
             if isinstance(fault, Cut):

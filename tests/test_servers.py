@@ -50,7 +50,7 @@ def test_rollouts_go_where_the_fewest_are_and_stay_there(servers):
         await generator.aclose()
 
     asyncio.run(run())
-    assert generator.counters() == {"server/repeated": 0, "server/continued": 0, "server/restored": 0}
+    assert set(generator.counters().values()) == {0}
     prompts = [[body["prompt"] for body in fake.bodies(COMPLETIONS)] for fake in servers]
     assert prompts == [[[3], [3, 2], [4], [2], [6], [7]], [[5]]]
 
