@@ -10,6 +10,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from mintrl_trl.cli import _parse
 from mintrl_trl.errors import ConfigError
 from mintrl_trl.recipe import Recipe, parse_recipe
+from mintrl_trl.serving import ROLES, Machine, server_commands
 
 from .commands import PROGRAMS, ROOT, fenced_commands, heading_commands, variants
 
@@ -99,6 +100,17 @@ def test_a_variant_changes_what_it_says(path: Path, flags: list[str]):
     for flag, value in zip(flags[::2], flags[1::2], strict=True):
         assert str(getattr(varied.config, flag[2:], getattr(varied.arguments, flag[2:], None))) == value
     assert varied.config.output_dir != plain.config.output_dir or set(flags[::2]) == {"--dataset"}
+    for role in ROLES:  # its servers are those of the recipe
+        assert served(varied, role) == served(plain, role)
+
+
+def served(recipe: Recipe, role: str) -> list[str] | str:
+    """Addresses of a role's servers, or why there are none to start."""
+    try:
+        commands = server_commands(recipe, role, Machine())
+    except ConfigError as error:
+        return error.field
+    return [words[words.index("--port") + 1] for words in (command.words for command in commands)]
 
 
 def test_the_papers_recipes_offer_proxy_and_self_judge():

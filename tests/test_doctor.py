@@ -322,6 +322,15 @@ def test_what_is_only_worth_knowing(setup):
     assert "another vocabulary" in notes[3]
 
 
+def test_a_machine_that_is_not_the_trainers_cannot_tell_its_numbers(setup, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    setup.settings |= {"use_cpu": False}
+    setup.policy.dtype = "torch.bfloat16"
+    notes = [finding for finding in setup.findings() if finding.level is not Level.OK]
+    assert [finding.topic for finding in notes] == ["device", "policy server"]
+    assert "computes in bfloat16; whether the trainer does" in notes[1].text
+
+
 def test_the_command_line(setup, capsys):
     assert main(["doctor", "--config", str(setup.recipe), "--num-processes", "2"]) == 0
     out, err = capsys.readouterr()

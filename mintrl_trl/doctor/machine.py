@@ -38,8 +38,13 @@ def examine_device(args: MInTRLConfig) -> Iterator[Finding]:
         yield note("device", "no GPU here: the run would train on the CPU", "run this where it will train")
 
 
+def trains_here(args: MInTRLConfig) -> bool:
+    """Whether this machine is such as the run is meant for: one with a GPU, unless the recipe says CPU."""
+    return args.use_cpu or torch.cuda.is_available()
+
+
 def compute_dtype(args: MInTRLConfig) -> str:
-    """The numbers that the trainer's forward pass computes in."""
+    """The numbers that the trainer's forward pass would compute in on this machine."""
     if args.bf16 or args.fp16:
         return "bfloat16" if args.bf16 else "float16"
     return str((args.model_init_kwargs or {}).get("dtype") or "float32").removeprefix("torch.")

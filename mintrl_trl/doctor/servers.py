@@ -13,7 +13,7 @@ from ..generation.vllm_worker import EXTENSION
 from ..recipe import Recipe
 from ..serving import policy_room
 from .findings import Finding, note, ok, problem
-from .machine import compute_dtype
+from .machine import compute_dtype, trains_here
 from .policy import Policy
 
 ANSWER_SECONDS = 10.0
@@ -156,7 +156,9 @@ class _Server:
             yield note(self.topic, text, "restart it with --logprobs-mode processed_logprobs")
         found = str(config.get("model_config", {}).get("dtype") or "").removeprefix("torch.")
         wanted = compute_dtype(self.args)
-        if found and found != wanted:
+        if found and not trains_here(self.args):
+            yield note(self.topic, f"computes in {found}; whether the trainer does, only its own machine can tell")
+        elif found and found != wanted:
             text = f"it computes in {found}, the trainer here in {wanted}: their log-probabilities will differ"
             yield note(self.topic, text, f"restart it with --dtype {wanted}")
         elif found:
