@@ -23,6 +23,7 @@ from . import trl_seams
 from .batch_report import DoorCounters, GeneratedBatch, report_batch
 from .config import MInTRLConfig
 from .dry_run import DryRunCallback
+from .early_rewards import EarlyRewards
 from .failures import nothing_lost
 from .lean_updates import LeanUpdates
 from .objective.advantage import compute_advantages
@@ -59,7 +60,8 @@ class MInTRLTrainer(GRPOTrainer):
     Args:
         model (`str` or `PreTrainedModel` or `PeftModel`): The policy, as for `GRPOTrainer`.
         reward_funcs (`Callable` or `list`): Rule-based outcome rewards in TRL's signature. `None` for a row means that
-            there is no reward: the row leaves the loss and the baseline.
+            there is no reward: the row leaves the loss and the baseline. A function with an attribute `begin`, called
+            with the text of a completion and its row, may start its work while other rollouts are being made.
         args ([`MInTRLConfig`]): Settings.
         train_dataset (`Dataset`): Rows with `prompt` (text or messages) and whatever the rewards need; optional
             columns `question`, `privileged_context` and `answer` are for the judge alone.
@@ -153,11 +155,16 @@ class MInTRLTrainer(GRPOTrainer):
         self.lean = LeanUpdates(self)
         self.policy = build_policy(self, judge=judge, generator=generator, new_adapter=peft_config)
         self.judge = self.policy.judge
-        self.sampler = InterventionSampler(
-            self.policy.generator, self.judge, self.policy.vocabulary, args.sampler_settings()
-        )
-        self._eval_sampler = InterventionSampler(
-            self.policy.generator, None, self.policy.vocabulary, args.sampler_settings(evaluation=True)
+        self.early_rewards = EarlyRewards.of(self)
+        self.sampler, self._eval_sampler = (
+            InterventionSampler(
+                self.policy.generator,
+                judge,
+                self.policy.vocabulary,
+                args.sampler_settings(evaluation),
+                self.early_rewards.on_finished,
+            )
+            for judge, evaluation in ((self.judge, False), (None, True))
         )
         self._eval_rows_started, self._eval_prefix = 0, "eval"
         self.door_counters = DoorCounters(self.judge, self.sampler if args.needs_judge else None, self.policy.generator)
@@ -274,6 +281,7 @@ class MInTRLTrainer(GRPOTrainer):
             )
             for index, (ids, row) in enumerate(zip(prompt_ids, batch.rows, strict=True))
         ]
+        self.early_rewards.expect(dict(zip([request.row for request in requests], batch.rows, strict=True)))
         with all_or_none(), self.step_meter.clock.stage("rollout"):
             batch.rollouts = self._sample(requests, training=batch.training)
         return trl_seams.completion_lists(batch.rollouts)
@@ -291,6 +299,7 @@ class MInTRLTrainer(GRPOTrainer):
         """TRL's rewards of all processes (N, F), kept for our baseline."""
         others = all_or_none(instead=lambda: trl_seams.gather_no_rewards(self, len(prompts)))
         with others, self.step_meter.clock.stage("reward"):
+            self.early_rewards.finish()
             rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         batch = self._batch
         batch.rewards = trl_seams.total_rewards(rewards_per_func, self.reward_weights)
@@ -378,4 +387,5 @@ class MInTRLTrainer(GRPOTrainer):
         """Stop the sampler, the generator and their threads. Training after `close` is an error."""
         self.sampler.close()
         self._eval_sampler.close()
+        self.early_rewards.close()
         self.policy.close()

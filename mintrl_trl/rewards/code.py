@@ -26,10 +26,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from ..errors import DataError, FailureLimitError, RewardError
+from .attempts import EMPTY_TESTS, Attempt, Begun, all_pass
 from .code_task import COLUMNS, CodeTask, read_task
 from .empty_tests import asks_something, nothing_programs
 from .extraction import find_program
@@ -56,38 +56,11 @@ FAILURE_LIMIT = 0.2
 FAILURE_WINDOW_ROWS = 200
 FOREVER = float("inf")
 _LEAST_ROWS = 20  # a share of fewer rows than this says nothing
-_EMPTY_TESTS = CodeCheck(Why.EMPTY_TESTS, "a program that does nothing passes the row's tests")
 _ADVICE = {
     Why.SANDBOX_FAILED: "Look at memory, processes and temporary space of this machine",
     Why.BATCH_LIMIT: "Look at the load of this machine, or give the batch more time (batch_seconds)",
     Why.EMPTY_TESTS: "Correct or drop the rows that `mintrl check-data` finds",
 }
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """A completion on its way: what is known of it, or its program at its tests.
-
-    Args:
-        known (`CodeCheck`, *optional*): The result, where it takes no run.
-        trial (`Trial`, *optional*): The program's, otherwise.
-        nothing (`tuple[Trial, ...]`): Those of programs that do nothing; none where the tests surely ask something.
-    """
-
-    known: CodeCheck | None = None
-    trial: Trial | None = None
-    nothing: tuple[Trial, ...] = ()
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """All that it waits for."""
-        return self.nothing if self.trial is None else (self.trial, *self.nothing)
-
-    def check(self) -> CodeCheck:
-        """The result; waits for it."""
-        if _all_pass(self.nothing):
-            return _EMPTY_TESTS
-        return self.trial.check() if self.known is None else self.known
 
 
 class CodeChecker:
@@ -115,6 +88,7 @@ class CodeChecker:
         self._sandbox = Runner(**runner) if sandbox is None else sandbox
         self._batch_seconds, self._fraction, self._failure_limit = batch_seconds, fraction, failure_limit
         self._recent: deque[bool] = deque(maxlen=FAILURE_WINDOW_ROWS)
+        self._early = Begun()
 
     def check(
         self,
@@ -150,7 +124,9 @@ class CodeChecker:
         ]
         if any(len(column) != len(completions) for column in (prompts, *columns)):
             raise RewardError(f"columns of {[len(c) for c in columns]} rows for {len(completions)} completions")
-        rows = self._start([text_of(completion) for completion in completions], *columns)
+        early, self._early = self._early, Begun()
+        early.drop_failed()
+        rows = self._start([text_of(completion) for completion in completions], *columns, begun=early)
         waiting = {trial.done for row in rows for trial in row.trials}
         await asyncio.gather(*map(asyncio.wrap_future, waiting), return_exceptions=True)
         checks = [row.check() for row in rows]
@@ -163,6 +139,18 @@ class CodeChecker:
                     log_metric(f"reward/{why}", sum(check.why is why for check in checks) / len(checks))
         self._count_failures(checks)
         return [check.fraction if self._fraction else check.reward for check in checks]
+
+    def begin(self, completion: str, row: Mapping[str, object]) -> None:
+        """Start the check of one completion before the batch is whole; the next call of `reward` finds it.
+
+        One that the sandbox fails at meanwhile is made again then. Called from one thread at a time, and not during
+        `reward`.
+
+        Args:
+            completion (`str`): Its text.
+            row (`Mapping`): With `tests` and the other columns that `reward` reads.
+        """
+        self._start([completion], *([row.get(column)] for column in COLUMNS), begun=self._early)
 
     def check_references(self, rows: Iterable[Mapping[str, object]]) -> list[tuple[int, CodeCheck]]:
         """Put reference solutions to their tests; see the function `check_references`."""
@@ -180,7 +168,7 @@ class CodeChecker:
         return [
             index
             for index, (task, trials) in enumerate(zip(tasks, tried, strict=True))
-            if asks_something(task) is False or _all_pass(trials)
+            if asks_something(task) is False or all_pass(trials)
         ]
 
     def start(self) -> object:
@@ -191,33 +179,32 @@ class CodeChecker:
         """End whatever runs. Later checks start anew."""
         self._sandbox.close()
 
-    def _start(self, completions: Sequence[str], *columns: Sequence) -> list[_Attempt]:
-        """Per row its attempt; equal ones run once."""
+    def _start(self, completions: Sequence[str], *columns: Sequence, begun: Begun | None = None) -> list[Attempt]:
+        """Per row its attempt; equal ones run once, those of `begun` not again."""
         deadline = time.monotonic() + self._batch_seconds
-        begun: dict[tuple, _Attempt] = {}
-        known_tasks: dict[tuple, tuple[CodeTask, tuple[Trial, ...]]] = {}
-        attempts: list[_Attempt] = []
+        begun = Begun() if begun is None else begun
+        attempts: list[Attempt] = []
         for completion, tests, *others in zip(completions, *columns, strict=True):
             task = read_task(tests, *others)
-            asked = id(task.cases), *others  # the cases live on in `known_tasks`, and keep their id
-            if asked not in known_tasks:
-                known_tasks[asked] = task, self._try_nothing(task, deadline)
-            _, nothing = known_tasks[asked]
+            asked = id(task.cases), *others  # the cases live on in `begun.tasks`, and keep their id
+            if asked not in begun.tasks:
+                begun.tasks[asked] = task, self._try_nothing(task, deadline)
+            _, nothing = begun.tasks[asked]
             no_program, program = find_program(completion, task.names)
             key = no_program, program, asked
-            if key not in begun:
+            if key not in begun.attempts:
                 known = None if no_program is None else CodeCheck(Why(no_program))
-                begun[key] = self._try(known, program, task, nothing, deadline)
-            attempts.append(begun[key])
+                begun.attempts[key] = self._try(known, program, task, nothing, deadline)
+            attempts.append(begun.attempts[key])
         return attempts
 
     def _try(
         self, known: CodeCheck | None, program: str, task: CodeTask, nothing: tuple[Trial, ...], deadline: float
-    ) -> _Attempt:
+    ) -> Attempt:
         if asks_something(task) is False:
-            known = _EMPTY_TESTS
+            known = EMPTY_TESTS
         trial = self._submit(program, task, self._fraction, deadline) if known is None else None
-        return _Attempt(known, trial, nothing)
+        return Attempt(known, trial, nothing)
 
     def _try_nothing(self, task: CodeTask, deadline: float) -> tuple[Trial, ...]:
         """Put programs that do nothing to the tests, if it takes that to tell whether they ask anything."""
@@ -239,10 +226,6 @@ class CodeChecker:
                 f"{failed} of the last {len(self._recent)} programs could not be judged (limit "
                 f"{self._failure_limit:.0%}). The last: {last.why} {last.detail}. {_ADVICE[last.why]}."
             )
-
-
-def _all_pass(trials: Sequence[Trial]) -> bool:
-    return bool(trials) and all(trial.check().passed for trial in trials)
 
 
 def _task_of(row: Mapping[str, object]) -> CodeTask:
@@ -294,6 +277,14 @@ async def code_reward(
     return await _default_checker().reward(
         prompts, completions, tests, entry_point, compare, test_setup, compare_atol, log_extra, log_metric, **kwargs
     )
+
+
+def begin(completion: str, row: Mapping[str, object]) -> None:
+    """Start the check of one completion before its batch is whole; see `CodeChecker.begin`."""
+    _default_checker().begin(completion, row)
+
+
+code_reward.begin = begin
 
 
 def check(

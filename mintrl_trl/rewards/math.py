@@ -98,6 +98,7 @@ class MathChecker:
         self._pool = WorkerPool(_TARGET, processes=processes, memory_mb=memory_mb)
         self._row_seconds, self._batch_seconds = row_seconds, batch_seconds
         self._prompt_opens_thinking = prompt_opens_thinking
+        self._early: dict[tuple[str, str], Future[Outcome]] = {}  # comparisons that `begin` started
 
     def check(self, completion: str, gold: str) -> MathCheck:
         """Check one completion. May be called from any thread, also inside a running event loop (it blocks)."""
@@ -126,7 +127,9 @@ class MathChecker:
             ("<think>" if self._opens_thinking(prompt) else "") + text_of(completion)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        rows = self._start(texts, answer, time.monotonic() + self._batch_seconds)
+        early, self._early = self._early, {}
+        early = {key: outcome for key, outcome in early.items() if not _failed(outcome)}
+        rows = self._start(texts, answer, time.monotonic() + self._batch_seconds, early)
         waiting = {row.outcome for row in rows if isinstance(row, _Pending)}
         await asyncio.gather(*map(asyncio.wrap_future, waiting))
         checks = _results(rows)
@@ -137,6 +140,19 @@ class MathChecker:
             for why in Why:  # all of them each time, so that means over processes and steps stay right
                 log_metric(f"reward/{why}", sum(check.why is why for check in checks) / len(checks))
         return [check.reward for check in checks]
+
+    def begin(self, completion: str, row: Mapping[str, object]) -> None:
+        """Start the comparison of one completion before the batch is whole; the next call of `reward` finds it.
+
+        One that fails or passes its limit meanwhile is made again then. Called from one thread at a time, and not
+        during `reward`.
+
+        Args:
+            completion (`str`): Its text.
+            row (`Mapping`): With `prompt` and `answer`.
+        """
+        text = ("<think>" if self._opens_thinking(row["prompt"]) else "") + completion
+        self._start([text], [row["answer"]], time.monotonic() + self._batch_seconds, self._early)
 
     def check_golds(self, rows: Iterable[Mapping[str, object]]) -> list[tuple[int, Why]]:
         """Compare every row's `answer` with itself; see the function `check_golds`."""
@@ -151,9 +167,18 @@ class MathChecker:
     def _opens_thinking(self, prompt: object) -> bool:
         return self._prompt_opens_thinking or (isinstance(prompt, str) and opens_thinking(prompt))
 
-    def _start(self, texts: Sequence[str], golds: Sequence[str], deadline: float) -> list[MathCheck | _Pending]:
-        """Per row its result, where the text alone decides, or the comparison it waits for; equal ones run once."""
-        running: dict[tuple[str, str], Future[Outcome]] = {}
+    def _start(
+        self,
+        texts: Sequence[str],
+        golds: Sequence[str],
+        deadline: float,
+        running: dict[tuple[str, str], "Future[Outcome]"] | None = None,
+    ) -> list[MathCheck | _Pending]:
+        """Per row its result, where the text alone decides, or the comparison it waits for; equal ones run once.
+
+        `running` holds comparisons under way by answer and gold; those that are started are added.
+        """
+        running = {} if running is None else running
         rows: list[MathCheck | _Pending] = []
         for text, gold in zip(texts, golds, strict=True):
             why, boxed = find_answer(text)
@@ -173,6 +198,13 @@ class MathChecker:
 
 def _results(rows: Sequence[MathCheck | _Pending]) -> list[MathCheck]:
     return [row if isinstance(row, MathCheck) else row.result() for row in rows]
+
+
+def _failed(outcome: "Future[Outcome]") -> bool:
+    """Whether a comparison is over without a verdict."""
+    if not outcome.done():
+        return False
+    return outcome.cancelled() or outcome.exception() is not None or outcome.result().failure is not None
 
 
 def text_of(completion: object) -> str:
@@ -223,6 +255,14 @@ async def math_reward(
         RewardError: Lengths differ, an answer or completion is not text, or no child process can be started.
     """
     return await _default_checker().reward(prompts, completions, answer, log_extra, log_metric, **kwargs)
+
+
+def begin(completion: str, row: Mapping[str, object]) -> None:
+    """Start the comparison of one completion before its batch is whole; see `MathChecker.begin`."""
+    _default_checker().begin(completion, row)
+
+
+math_reward.begin = begin
 
 
 def check(completion: str, gold: str) -> MathCheck:

@@ -123,6 +123,15 @@ class Trial:
         self.results.append(TestResult(why, test.group, detail))
         return why is Why.PASSED or self.run_all
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is over without a verdict."""
+        if not self.done.done():
+            return False
+        if self.done.cancelled() or self.done.exception() is not None:
+            return True
+        return self.check().why in NO_REWARD
+
     def check(self) -> CodeCheck:
         """The result; waits for it."""
         try:
