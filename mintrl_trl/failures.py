@@ -6,7 +6,7 @@ and the first error is the one that is raised, whatever saving runs into.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,17 +47,19 @@ def _leave(trainer: "MInTRLTrainer", error: Exception) -> None:
     if args.save_strategy == "no":
         return
     path = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{update}"
-    saved = [None]
-    if trainer.accelerator.is_main_process:
-        checkpoint = read_checkpoint(path)
-        saved = [checkpoint is not None and checkpoint.mark is not None]
-    if not broadcast_object_list(saved)[0]:
+    if not _on_main(trainer, lambda: _is_whole(path)):
         trainer._save_checkpoint(trainer.model, trial=None)
-    good = None
-    if trainer.accelerator.is_main_process:
-        checkpoint = read_checkpoint(path)
-        good = checkpoint is not None and checkpoint.problem is None
-    if good:
+    if _on_main(trainer, lambda: read_checkpoint(path).problem is None):
         error.add_note(f"All {update} updates are saved; go on with --resume_from_checkpoint {path}")
     else:
         error.add_note(f"The weights after all {update} updates are in {path}")
+
+
+def _is_whole(path: Path) -> bool:
+    checkpoint = read_checkpoint(path)
+    return checkpoint is not None and checkpoint.mark is not None
+
+
+def _on_main(trainer: "MInTRLTrainer", question: Callable[[], bool]) -> bool:
+    """What the main process, which sees the files, answers; called on every process."""
+    return broadcast_object_list([trainer.accelerator.is_main_process and question()])[0]

@@ -1,10 +1,12 @@
 """Runs that cannot go on: what they leave, what they say, and that nothing learned is lost."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from mintrl_trl import GenerationError, NoVerdict
 from mintrl_trl.checkpoints import list_checkpoints
@@ -194,3 +196,23 @@ def test_a_recipe_ends_with_an_exit_code_that_says_whether_to_start_it_again(err
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "recipes", capture_output=True, text=True)
     assert done.returncode == code
     assert done.stderr.splitlines()[-2:] == [f"{error}: gone", "go on with --resume_from_checkpoint here"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_what_one_process_cannot_do_costs_no_update_of_two(tmp_path, kind):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tests.lost_rank"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(tmp_path), kind],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    path = tmp_path / "lost" / "checkpoint-1"
+    note = f"All 1 updates are saved; go on with --resume_from_checkpoint {path}"
+    assert first["raised"] == second["raised"] == ["the server is gone", note]
+    assert_same_weights(first["whole"], first["again"])
