@@ -127,17 +127,21 @@ def test_gradients_are_those_of_the_plain_update(tmp_path, phase, size):
         assert left["entropy/sample"] == pytest.approx(right["entropy/sample"], rel=1e-6)
 
 
-@pytest.mark.parametrize("phase", ["const", "proxy", "grpo", "dapo", "kl"])
-def test_several_updates_of_one_generated_batch(tmp_path, monkeypatch, phase):
+@pytest.mark.parametrize(
+    ("phase", "passes"),
+    [("const", 1), ("proxy", 1), ("grpo", 1), ("dapo", 1), ("kl", 1), ("const", 2), ("grpo", 2)],
+)
+def test_several_updates_of_one_generated_batch(tmp_path, monkeypatch, phase, passes):
     first = PHASES[phase]["intervention_updates"]
     settings = PHASES[phase] | {
         "per_device_train_batch_size": 2,
         "updates_per_generation": 2,
-        "max_steps": 4,
-        "intervention_updates": 4 if first else 0,
+        "num_iterations": passes,
+        "max_steps": 4 * passes,
+        "intervention_updates": 4 * passes if first else 0,
     }
     lean, _ = train(tmp_path / "lean", lean=True, **settings)
-    plain_split(monkeypatch).step = 2
+    plain_split(monkeypatch).step = 2 * passes
     plain, _ = train(tmp_path / "plain", lean=False, **settings)
     assert_same(lean, plain)
 
