@@ -7,10 +7,12 @@ unless `FREE_SETTINGS` names it, so one that nobody thought of is compared.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from datasets import Dataset
+from torch import Tensor
 
 from .reporting.run_folder import jsonable, versions
 
@@ -87,7 +89,6 @@ FREE_SETTINGS = (
 )
 _LENGTHS = ("max_steps", "num_train_epochs")
 _LENGTH_FREE_SCHEDULES = ("constant", "constant_with_warmup")
-_ROW_COLUMNS = ("id", "prompt", "question", "privileged_context", "answer")
 
 
 def describe_run(trainer: "MInTRLTrainer") -> dict[str, Any]:
@@ -178,17 +179,23 @@ def describe_judge(judge: Any) -> dict[str, Any]:
     return described
 
 
+def describe_data(rows: Dataset) -> dict[str, Any]:
+    """The part `data` of [`describe_run`], with its `hash`."""
+    part = fingerprint(rows)
+    return part | {"hash": _hash(part)}
+
+
 def fingerprint(rows: Dataset) -> dict[str, Any]:
-    """Number of training rows, and a hash over their prompts, answers and privileged contexts, in order."""
+    """Number of training rows, and a hash over them, in order: rewards and judges may read any column."""
     digest = hashlib.blake2b(digest_size=16)
-    for row in rows.select_columns([name for name in _ROW_COLUMNS if name in rows.column_names]):
+    for row in rows:
         digest.update(json.dumps(row, sort_keys=True, default=str).encode())
         digest.update(b"\n")
     return {"rows": len(rows), "content": digest.hexdigest()}
 
 
 def _describe_policy(trainer: "MInTRLTrainer") -> dict[str, Any]:
-    """The kind of model, and its adapter; not where either was loaded from."""
+    """The kind of model, its adapter, and what of its initial weights matters; not where either was loaded from."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     described = {"type": model.config.model_type, "dtype": str(model.dtype), "parameters": parameters}
@@ -197,7 +204,33 @@ def _describe_policy(trainer: "MInTRLTrainer") -> dict[str, Any]:
     for name, config in adapters.items():
         values = {key: value for key, value in config.to_dict().items() if key not in places}
         described[f"adapter {name}"] = jsonable(values)
+    if frozen := _frozen(model, adapters):  # which no checkpoint of an adapter holds
+        described["frozen_weights"] = _hash(bit_sums(frozen))
+    elif trainer.args.beta != 0 or trainer.args.judge == "self":  # the reference, the judge: as the run began
+        described["initial_weights"] = _hash(bit_sums(list(model.parameters())))
     return described
+
+
+def _frozen(model: torch.nn.Module, adapters: Mapping[str, Any]) -> list[Tensor]:
+    """Weights that are not trained, adapters apart."""
+    return [
+        weight
+        for name, weight in model.named_parameters()
+        if not weight.requires_grad and not weight.is_meta and not any(f".{adapter}." in name for adapter in adapters)
+    ]
+
+
+def bit_sums(weights: Iterable[Tensor]) -> list[int]:
+    """A number for each tensor that changes with its bits; needs no second copy of them."""
+    sums = []
+    for weight in weights:
+        local = (weight.to_local() if hasattr(weight, "to_local") else weight).detach()
+        whole = _WHOLE[local.element_size()]
+        sums.append(local.contiguous().view(whole).sum(dtype=torch.int64))
+    return torch.stack(sums).tolist() if sums else []
+
+
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:

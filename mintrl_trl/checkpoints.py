@@ -221,8 +221,11 @@ def clear_doomed(folder: str | Path) -> None:
 
 
 def plain_weights(path: Path) -> list[Path]:
-    """The files that hold a checkpoint's weights in the form that `from_pretrained` reads."""
-    return sorted(file for file in path.rglob("*") if file.is_file() and _WEIGHTS.fullmatch(file.name))
+    """The files that hold a checkpoint's weights in the form that `from_pretrained` reads: its own, and of adapters
+    that PEFT saves in folders by their names. What other programs, or a kill, left in further folders is not its."""
+    own = [file for file in path.glob("*.safetensors") if _WEIGHTS.fullmatch(file.name)]
+    adapters = [file for file in path.glob("*/adapter_model.safetensors") if not file.parent.name.startswith(".")]
+    return sorted(file for file in [*own, *adapters] if file.is_file())
 
 
 def _to_disk(path: Path) -> None:

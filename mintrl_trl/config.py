@@ -212,7 +212,7 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
     save_steps: float = setting(
         50, "Optimizer steps between checkpoints, a multiple of updates_per_generation x num_iterations."
     )
-    logging_steps: float = setting(1, "Optimizer steps between two log lines.")
+    logging_steps: float = setting(1, "Optimizer steps between two log lines; a checkpoint ends one, too.")
     disable_dropout: bool = setting(
         True, "Rollouts are sampled without dropout; a model that would still drop out in training is refused."
     )

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from . import trl_seams
+from .checkpoint_state import bit_sums
 from .errors import MemoryLimitError, NumericsError
 from .memory import LIMIT_SHARE, DeviceMemory, Knobs, MemoryUse, ProcessMemory, memory_of, tensor_bytes, what_to_change
 from .rollouts.schedule import Phase
@@ -191,7 +192,7 @@ def _nothing_changed(trainer: "MInTRLTrainer") -> Iterator[None]:
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     groups = [dict(group) for group in optimizer.param_groups]
-    begins, training, weights = not optimizer.state, model.training, _fingerprints(trained)
+    begins, training, weights = not optimizer.state, model.training, bit_sums(trained)
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
@@ -209,22 +210,9 @@ def _nothing_changed(trainer: "MInTRLTrainer") -> Iterator[None]:
         model.train(training)
         if devices:
             torch.cuda.empty_cache()
-    if _fingerprints(trained) != weights:
+    if bit_sums(trained) != weights:
         raise NumericsError(
             f"the optimizer ({type(optimizer).__name__}) changes weights although gradients and learning rate are 0, "
             "so an update cannot be tried without consequences. Start again without dry_run_worst_case, or with "
             "another `optim`."
         )
-
-
-def _fingerprints(weights: list[Tensor]) -> list[int]:
-    """A number for each tensor that changes with its bits; needs no second copy of them."""
-    numbers = []
-    for weight in weights:
-        local = (weight.to_local() if hasattr(weight, "to_local") else weight).detach()
-        whole = _WHOLE[local.element_size()]
-        numbers.append(local.contiguous().view(whole).sum(dtype=torch.int64))
-    return torch.stack(numbers).tolist() if numbers else []
-
-
-_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -17,11 +17,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from .checkpoints import SHARDS, plain_weights, read_checkpoint, replace_text
+from .checkpoints import SHARDS, list_checkpoints, plain_weights, read_checkpoint, replace_text
 from .errors import CheckpointError, ConfigError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _ADAPTER = "adapter_config.json"
+_GATHER = ".gather-"  # how the names of folders begin in which shards are gathered
 _SMALL = (".json", ".jinja", ".txt", ".model", ".md")
 _WIDE = (torch.float32, torch.float64)
 
@@ -54,11 +55,16 @@ def export_checkpoint(
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError("out", str(out), "a folder that does not exist yet, or is empty", "name another")
     _check(checkpoint)
+    if checkpoint.resolve() in out.resolve().parents:
+        raise ConfigError("out", str(out), "a folder outside of the checkpoint", "name another")
     adapter = (checkpoint / _ADAPTER).is_file()
     if not adapter and (merge or base):
         name, value = ("merge", True) if merge else ("base", base)
         raise ConfigError(name, value, "unset for a checkpoint of all weights", f"leave {name} out")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("out", str(out), f"a folder that can be made ({error.strerror})", "name another") from error
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
         source, new = Path(scratch) / "source", Path(scratch) / "new"
         if (checkpoint / SHARDS).is_dir() and not plain_weights(checkpoint):
@@ -85,8 +91,10 @@ def cast_in_place(checkpoint: Path) -> None:
 
     Weights that FSDP sharded are gathered into plain files first; the shards stay, for the caller to delete.
     """
+    for left in checkpoint.glob(f"{_GATHER}*"):  # by a kill
+        shutil.rmtree(left, ignore_errors=True)
     if (checkpoint / SHARDS).is_dir() and not plain_weights(checkpoint):
-        with tempfile.TemporaryDirectory(prefix=".gather-", dir=checkpoint) as scratch:
+        with tempfile.TemporaryDirectory(prefix=_GATHER, dir=checkpoint) as scratch:
             for file in _gather_shards(checkpoint, Path(scratch)):
                 _cast_file(file, checkpoint / file.name, torch.bfloat16)
     for file in plain_weights(checkpoint):
@@ -99,6 +107,8 @@ def _check(checkpoint: Path) -> None:
     found = read_checkpoint(checkpoint)
     if found is None:
         raise CheckpointError(f"{checkpoint} does not exist, or is no folder. Name a checkpoint-N folder of a run.")
+    if found.mark is None and (whole := [other for other in list_checkpoints(checkpoint) if other.mark is not None]):
+        raise CheckpointError(f"{checkpoint} is the folder of a run. Name one of its checkpoints: {whole[-1].path}.")
     if found.mark is None:
         raise CheckpointError(f"{checkpoint} {found.problem}. Name another checkpoint of the run.")
     if not plain_weights(checkpoint) and not (checkpoint / SHARDS).is_dir():

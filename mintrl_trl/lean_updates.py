@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Tensors of the batch dict whose padding is on the left; all other (B, width) tensors are padded on the right.
 _PADDED_LEFT = ("prompt_ids", "prompt_mask")
+# Tensors that the loss takes ratios with: 0 wherever the forward of the update gives 0.
+_OLDER_LOGPS = ("old_per_token_logps", "ref_per_token_logps")
 
 
 def trimmed_forward(
@@ -51,7 +53,8 @@ def trimmed_forward(
         **options: Handed on.
 
     Returns:
-        `tuple`: Log-probabilities (B, C), entropies (B, C) or None, auxiliary loss or None. Dropped columns hold 0.
+        `tuple`: Log-probabilities (B, C), entropies (B, C) or None, auxiliary loss or None. Log-probabilities of all
+        padding are 0, so that TRL's ratios are 1 there: one of infinity would not be masked away, but make NaN.
     """
     rows = input_ids.size(0)
     if batch_size is None or batch_size >= rows:
@@ -67,6 +70,7 @@ def trimmed_forward(
         logps, entropies, aux_loss = forward(
             model, input_ids[part, columns], mask[:, columns], kept, batch_size, **options
         )
+        logps = torch.where(mask[:, columns][:, -kept:].bool(), logps, 0)  # the same whether columns are dropped or not
         if kept < completion_width:
             logps = pad(logps, (0, completion_width - kept))
             entropies = None if entropies is None else pad(entropies, (0, completion_width - kept))
@@ -191,6 +195,8 @@ class LeanUpdates:
         lengths = batch["prompt_mask"].sum(dim=1) + batch["completion_mask"].sum(dim=1)  # (N,)
         trl_seams.add_metrics(trainer, {"tokens/without_gradient": lengths[dead].sum().item()})
         batch = shorten(batch, dead) | {trl_seams.LIVE: ~dead}
+        forwarded = batch["completion_mask"].bool()  # (N, C)
+        batch |= {key: torch.where(forwarded, batch[key], 0) for key in _OLDER_LOGPS if key in batch}
         lengths = torch.where(dead, 2, lengths).cpu()
         updates = args.steps_per_generation // args.gradient_accumulation_steps
         seed = request_seed(args.seed, trainer.state.global_step, row=0, revisions=0, purpose="layout")

@@ -19,7 +19,7 @@ from safetensors.torch import load_model, save_model
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from .checkpoint_state import changes, describe_run, run_state
+from .checkpoint_state import changes, describe_data, describe_run, run_state
 from .checkpoints import (
     MARK,
     STATE,
@@ -74,6 +74,16 @@ def check_output_folder(args: MInTRLConfig, resume: str | bool | None = None) ->
     )
 
 
+@contextmanager
+def running(trainer: "MInTRLTrainer", resume: str | bool | None) -> Iterator[str | None]:
+    """[`begin_run`], and the run folder kept from other runs while the block lasts."""
+    try:
+        yield begin_run(trainer, resume)
+    finally:
+        if trainer.run_folder is not None:
+            trainer.run_folder.in_use.release()
+
+
 def begin_run(trainer: "MInTRLTrainer", resume: str | bool | None) -> str | None:
     """Make the run folder ready for a new run, or take it back to a checkpoint. Called on every process.
 
@@ -120,6 +130,10 @@ def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | N
     state = {} if checkpoint is None else _compare(checkpoint, trainer)
     if args.needs_judge:
         trainer.policy.probe()
+    older = None
+    if (other := folder.in_use.take()) is not None:
+        allowed = f"a folder that no other run is writing to now, as {other} is"
+        raise ConfigError("output_dir", str(args.output_dir), allowed, "end that run first, or name another folder")
     if _of_this_run(checkpoint, args):
         later = [other.path for other in list_checkpoints(args.output_dir) if _is_stale(other, checkpoint)]
         if (abandoned := folder.rewind(checkpoint.update, later)) is not None:
@@ -128,13 +142,20 @@ def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | N
         logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
     folder.trained_here, folder.begun_by_evaluation = True, False
     by_process = {name: state.get(name, []) for name in ("review_windows", "judge_spent")}
-    return (None if checkpoint is None else str(checkpoint.path)), by_process
+    if checkpoint is None:
+        return None, by_process
+    if older is not None and not checkpoint.path.exists():  # it lay in `abandoned-1` of that run
+        return str(older / checkpoint.path.resolve().relative_to(folder.path.resolve())), by_process
+    return str(checkpoint.path), by_process
 
 
 def _compare(checkpoint: Checkpoint, trainer: "MInTRLTrainer") -> dict[str, Any]:
     """Refuse, or allow and log, what differs from the run that wrote the checkpoint. Returns the state it left."""
-    state = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8"))
-    different = changes(state["run"], trainer.run_description)
+    try:
+        state = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.path} holds no {STATE} that can be read. Name another one.") from error
+    different = changes(state["run"], trainer.run_description | _same_beginning(state, trainer))
     if not different:
         return state
     listed = "".join(f"\n  {line}" for line in different)
@@ -145,6 +166,19 @@ def _compare(checkpoint: Checkpoint, trainer: "MInTRLTrainer") -> dict[str, Any]
         )
     logger.warning("Going on from %s although this differs:%s", checkpoint.path, listed)
     return state
+
+
+def _same_beginning(state: dict[str, Any], trainer: "MInTRLTrainer") -> dict[str, Any]:
+    """The rows as the checkpoint's run had them, where further ones are new at the end and none of them had its turn.
+
+    A longer run on problems that are drawn one after the other has such rows.
+    """
+    args, was = trainer.args, state["run"]["data"]
+    seen = state["update"] // args.updates_per_batch * args.updates_per_generation * args.prompts_per_update
+    if args.shuffle_dataset or not seen <= was["rows"] < len(trainer.train_dataset):
+        return {}
+    begins = describe_data(trainer.train_dataset.select(range(was["rows"])))
+    return {"data": begins} if begins == was else {}
 
 
 def _of_this_run(checkpoint: Checkpoint | None, args: MInTRLConfig) -> bool:
@@ -235,6 +269,12 @@ class ContinueCallback(TrainerCallback):
         reference = Path(trainer.resumed_from) / _REFERENCE
         if trainer.args.sync_ref_model and reference.exists():
             load_model(trainer.accelerator.unwrap_model(trainer.ref_model), str(reference))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A log line ends with each checkpoint: what it averages over would not be known to a run that goes on."""
+        control.should_log |= control.should_save and args.logging_strategy != "no"
+
+    on_epoch_end = on_step_end
 
 
 def _updates_per_pass(dataloader: Any, args: TrainingArguments) -> int:

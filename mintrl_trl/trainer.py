@@ -35,7 +35,7 @@ from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
 from .reporting.live import LiveProgress
 from .reporting.run_folder import RunFolder
-from .resume import ContinueCallback, begin_run, completing_checkpoint
+from .resume import ContinueCallback, completing_checkpoint, running
 from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
@@ -192,10 +192,9 @@ class MInTRLTrainer(GRPOTrainer):
             CheckpointError: There is no such checkpoint, or it is of a run that differs from this one.
             ConfigError: `output_dir` holds another run, and `set_aside_older_run` is not set.
         """
-        checkpoint = begin_run(self, resume_from_checkpoint)
-        trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
-        self.window.clear()
-        with nothing_lost(self):
+        with running(self, resume_from_checkpoint) as checkpoint, nothing_lost(self):
+            trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
+            self.window.clear()
             return super().train(checkpoint, **kwargs)
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:

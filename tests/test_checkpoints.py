@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 from safetensors.torch import load_file, save_file
 
 from mintrl_trl import checkpoints
@@ -84,6 +85,29 @@ def test_weights_that_cannot_be_made_plain_stay_as_they_are(tmp_path):
     room(tmp_path, resumable=1)
     assert last_good(tmp_path).update == 2
     assert read_checkpoint(tmp_path / "checkpoint-1").problem is None
+
+
+def make_sharded(folder, update):
+    """A checkpoint whose weights are FSDP's shards."""
+    path = make_checkpoint(folder, update, mark=False)
+    (path / "model.safetensors").unlink()
+    torch.distributed.checkpoint.save({"model": {"w": WEIGHT}}, checkpoint_id=path / checkpoints.SHARDS, no_dist=True)
+    write_mark(path, update, resumable=True)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # shards of one process are what is wanted
+@pytest.mark.parametrize("left", [".gather-x/model.safetensors", "plain/model.safetensors"])
+def test_files_that_are_not_the_checkpoints_are_not_taken_for_its_weights(tmp_path, left):
+    """What a kill left of gathering may be half; what a user put there is not the checkpoint's. The shards are."""
+    path = make_sharded(tmp_path, 1)
+    make_checkpoint(tmp_path, 2)
+    (path / left).parent.mkdir()
+    (path / left).write_bytes(b"half")
+    room(tmp_path, resumable=1)
+    assert torch.equal(load_file(path / "model.safetensors")["w"], WEIGHT.bfloat16())
+    assert not (path / checkpoints.SHARDS).exists() and not list(path.glob(".gather-*"))
+    assert read_checkpoint(path).mark["thinned"]
 
 
 class Killed(BaseException):

@@ -136,6 +136,12 @@ def test_what_cannot_be_exported(full, tmp_path):
         export_checkpoint(good, tmp_path / "out", merge=True)
     with pytest.raises(CheckpointError, match="does not exist"):
         export_checkpoint(folder / "checkpoint-9", tmp_path / "out")
+    with pytest.raises(CheckpointError, match=r"folder of a run. Name one of its checkpoints: .*checkpoint-3"):
+        export_checkpoint(folder, tmp_path / "out")
+    with pytest.raises(ConfigError, match="a folder outside of the checkpoint"):
+        export_checkpoint(good, good / "plain")
+    with pytest.raises(ConfigError, match="a folder that can be made"):
+        export_checkpoint(good, tmp_path / "taken" / "file" / "out")
     half = tmp_path / "checkpoint-4"
     half.mkdir()
     (half / "model.safetensors").touch()

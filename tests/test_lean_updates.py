@@ -47,7 +47,7 @@ def exact():
         yield
 
 
-def train(folder, *, lean, judge=None, reward=some_groups_dead, **overrides):
+def train(folder, *, lean, judge=None, reward=some_groups_dead, model_change=None, **overrides):
     gradients = Gradients()
     settings = {
         "max_steps": 2,
@@ -57,7 +57,11 @@ def train(folder, *, lean, judge=None, reward=some_groups_dead, **overrides):
         "beta2": 0.3,
         "unscored_limit": 1.0,
     }
-    tiny_model().save_pretrained(folder / "model")
+    model = tiny_model(tied=model_change is None)
+    if model_change is not None:
+        with torch.no_grad():
+            model_change(model)
+    model.save_pretrained(folder / "model")
     trainer = make_trainer(
         folder / "run",
         model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64),
@@ -123,17 +127,21 @@ def test_gradients_are_those_of_the_plain_update(tmp_path, phase, size):
         assert left["entropy/sample"] == pytest.approx(right["entropy/sample"], rel=1e-6)
 
 
-@pytest.mark.parametrize("phase", ["const", "proxy", "grpo", "dapo", "kl"])
-def test_several_updates_of_one_generated_batch(tmp_path, monkeypatch, phase):
+@pytest.mark.parametrize(
+    ("phase", "passes"),
+    [("const", 1), ("proxy", 1), ("grpo", 1), ("dapo", 1), ("kl", 1), ("const", 2), ("grpo", 2)],
+)
+def test_several_updates_of_one_generated_batch(tmp_path, monkeypatch, phase, passes):
     first = PHASES[phase]["intervention_updates"]
     settings = PHASES[phase] | {
         "per_device_train_batch_size": 2,
         "updates_per_generation": 2,
-        "max_steps": 4,
-        "intervention_updates": 4 if first else 0,
+        "num_iterations": passes,
+        "max_steps": 4 * passes,
+        "intervention_updates": 4 * passes if first else 0,
     }
     lean, _ = train(tmp_path / "lean", lean=True, **settings)
-    plain_split(monkeypatch).step = 2
+    plain_split(monkeypatch).step = 2 * passes
     plain, _ = train(tmp_path / "plain", lean=False, **settings)
     assert_same(lean, plain)
 
@@ -247,3 +255,28 @@ def test_chunks_of_the_forward_without_gradient_come_back_in_place():
     assert shapes == [((2, 6), 4), ((1, 2), 1)]
     assert logps.tolist() == [[-11, -12, -13, -14], [-21, -22, 0, 0], [-31, 0, 0, 0]]
     assert entropies.tolist()[2] == [-32, 0, 0, 0] and aux is None
+
+
+def test_padding_that_a_sure_model_finds_impossible_leaves_the_loss_finite(tmp_path):
+    """Ratios at positions that one forward drops and the other does not; exp(100) in place of 1 there makes NaN."""
+    settings = {
+        "intervention_updates": 0,
+        "per_device_train_batch_size": 2,
+        "num_iterations": 2,
+        "max_steps": 4,
+        "delta": None,
+        "learning_rate": 1e-12,
+        "model_change": lambda model: model.lm_head.weight.mul_(1500.0),
+    }
+    lean, _ = train(tmp_path / "lean", lean=True, **settings)
+    plain, _ = train(tmp_path / "plain", lean=False, **settings)
+    assert_same(lean, plain)
+
+
+def test_padding_has_log_probability_0_whether_its_column_is_dropped_or_not():
+    def forward(model, ids, mask, width, batch_size):
+        return torch.full((len(ids), width), -100.0), None, None
+
+    ids = torch.tensor([[1, 2, 3, 4, 0], [1, 2, 3, 0, 0]])
+    logps, _, _ = trimmed_forward(forward, None, ids, (ids > 0).long(), 3)
+    assert logps.tolist() == [[-100, -100, 0], [-100, 0, 0]]

@@ -201,6 +201,18 @@ def test_reward_function_carries_the_name_that_trl_logs():
         (r"\[\boxed{4}\], \[\boxed{5}\]", "4, 5"),
         (r"$$x = \boxed{4}$$ $$y = \boxed{5}$$", "4, 5"),
         (r"\boxed{}, \boxed{5}", "5"),
+        (r"$-\boxed{5}$", "-5"),
+        (r"so $x = - \boxed{\frac12}$", r"-\frac12"),
+        (r"\[x=-\boxed5\]", "-5"),
+        (r"\(−\boxed{a+b}\)", "-(a+b)"),
+        (r"$-\boxed{-5}$", "-(-5)"),
+        (r"$x=-\boxed{3}$, $y=\boxed{5}$", "-3, 5"),
+        (r"$x=-\boxed{3}$, $y=-\boxed{5}$", "-3, -5"),
+        (r"$-\boxed{}$", None),
+        (r"$5-\boxed{3}$", "3"),
+        (r"from $x = 5$ - \boxed{5}", "5"),
+        ("The steps:\n- \\boxed{5}", "5"),
+        (r"The answer - \boxed{5}", "5"),
     ],
 )
 def test_last_box(completion, found):

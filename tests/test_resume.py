@@ -189,6 +189,7 @@ CHANGED = {
     "fewer rows": ({"rows": ROWS[:6]}, "data.rows: was 8, is 6"),
     "judge": ({"judge": Strict(2)}, "judge.level: was 1, is 2"),
     "kind of judge": ({"judge": RejectLastStep()}, 'judge.class: was "tests.test_resume.Strict", is "tests.trainers.'),
+    "tests of the rows": ({"rows": [row | {"tests": "none"} for row in ROWS]}, "data.content: was "),
     "adapter": ({"trainer_kwargs": {"peft_config": LoraConfig(r=2)}}, "policy.parameters: was "),
 }
 

@@ -94,6 +94,29 @@ def test_assertions_hold_or_not(runner):
     assert run_asserts(runner, program, *codes) == list(codes.values())
 
 
+@pytest.mark.parametrize(
+    "fake",
+    [
+        "class math:\n  isclose = staticmethod(lambda *a: True)",
+        "import unittest.mock as math\nmath.isclose = lambda *a: True",
+        "import types\nmath = types.ModuleType('math')\nmath.isclose = lambda *a: True",
+        "import operator as math\nmath.isclose = math.ne",
+    ],
+    ids=["class", "other module", "forged module", "operators"],
+)
+def test_a_module_that_tests_use_is_the_module(runner, fake):
+    program = f"{fake}\ndef f(x): return 100"
+    assert run_asserts(runner, program, "assert math.isclose(f(2), 4)") != [Ending.VALUE]
+    assert run_asserts(runner, "import math\ndef f(x): return 4", "assert math.isclose(f(2), 4)") == [Ending.VALUE]
+
+
+@pytest.mark.parametrize("fake", ["import operator as np", "class np:\n  ne = staticmethod(lambda *a: True)"])
+def test_np_in_tests_is_numpy(runner, fake):
+    assert run_asserts(runner, f"{fake}\ndef f(x): return 100", "assert np.ne(f(2), 4)") == [Ending.ERROR]
+    program = "import numpy as np\ndef f(x): return np.array([x, 2 * x])"
+    assert run_asserts(runner, program, "assert list(f(2)) == [2, 4] and np.isclose(1, 1)") == [Ending.VALUE]
+
+
 def test_entry_point_may_be_named_like_a_builtin(runner):
     program = "def sum(a, b): return a - b\ndef len(x): return 7"
     codes = ["assert sum(3, 2) == 1", "assert len([0]) == 1"]  # the second is Python's own

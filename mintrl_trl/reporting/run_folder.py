@@ -12,7 +12,8 @@ tore stays as it is, the next one starts on a line of its own, and readers skip 
 from a checkpoint first moves what came after it into a folder `abandoned-1`, `abandoned-2`, ..., so the lines are those
 of one history; with other settings it gets a `settings-2.json` beside the first. A new run first moves an older one,
 model and checkpoints too, into a folder `previous-1`, `previous-2`, ... Only one process of a run writes. No file has a
-name that a saved model uses (`config.json`), so a model may be saved into the same folder.
+name that a saved model uses (`config.json`), so a model may be saved into the same folder. While a run writes here it
+holds `.running`, which no other process gets.
 """
 
 import dataclasses
@@ -31,6 +32,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from .folder_lock import NAME as LOCK
+from .folder_lock import FolderLock
 from .records import RolloutRecord
 
 _CHECKPOINT = "checkpoint-"  # how transformers begins the names of its checkpoint folders
@@ -59,6 +62,7 @@ class RunFolder:
         self.path, self.recipe = Path(path), recipe
         self.trained_here = False  # whether training has begun; set from outside
         self.begun_by_evaluation = False  # whether what is here was written by this object, before any training
+        self.in_use = FolderLock(self.path)  # held while a run writes here
         self._lock = threading.Lock()
 
     def write_config(self, config: Mapping[str, Any] | Any) -> Path:
@@ -87,7 +91,9 @@ class RunFolder:
         if not self.holds_data and not any((self.path / mark).exists() for mark in _MARKS):
             return None
         older = [
-            path for path in self.path.iterdir() if path.is_file() or path.name.startswith((_CHECKPOINT, _ABANDONED))
+            path
+            for path in self.path.iterdir()
+            if (path.is_file() and path.name != LOCK) or path.name.startswith((_CHECKPOINT, _ABANDONED))
         ]
         folder = self._numbered(_PREVIOUS)
         for path in older:

@@ -9,6 +9,7 @@ trainer's process. Invariant: a row is never scored by guess; no box, no reward.
 | `</think>` present | only what follows the last one is looked at |
 | `<thinking>`, `[THINK]`, other capitals | the same |
 | `\fbox{5}`, `\framebox{5}`, `\Aboxed{5}`, `\boxed 5`, `\boxed5` | boxes as `\boxed{5}` is |
+| `$-\boxed{5}$`, `x = -\boxed{5}` | the sign counts, where a formula or its side begins with it: -5 |
 | no box | 0 `no_box`: a bare final number earns nothing |
 | the last box is not closed (cut off) | 0 `unclosed`, whatever earlier boxes say |
 | the last box is empty, or holds only spaces | 0 `empty_box`, whatever earlier boxes say |
@@ -36,6 +37,8 @@ _JOIN = re.compile(  # what may stand between two boxes of one list; nothing mat
     rf"(?:[\s,;&$~*/]|\\[,;:! ()\[\]\\]|\\q?quad(?![a-zA-Z])|\b{_JOINING_WORD}|"
     rf"\\text\s*\{{(?:\s|{_JOINING_WORD})*+\}}|[A-Za-z](?:_\{{?\w+\}}?)?\s*=)*+"
 )
+_SIGN_CHARS = 8  # as many before a box are looked at
+_SIGN = re.compile(r"(?:(?<=\$)|(?<==)\s*|(?<=\\[(\[])\s*)[-\u2212]\s*$")
 _NEXT_DISPLAY = re.compile(r"[\s.*]*(?:\$\$[\s*]*\$\$|\\\][\s*]*\\\[)[\s*]*")
 
 
@@ -80,12 +83,12 @@ def find_answer(completion: str) -> tuple[Why | None, str]:
         return Why.UNCLOSED, ""
     if _NOTHING.fullmatch(content):
         return Why.EMPTY_BOX, ""
-    contents = [content]
+    contents = [_signed(text, boxes[-1], content)]
     for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
         end, content = _content(text, earlier, later.start())
-        if end is None or not _is_list(text[end : later.start()]):
+        if end is None or not _is_list(text[end : later.start() - len(_sign(text, later))]):
             break
-        contents.append(content)
+        contents.append(_signed(text, earlier, content))
     boxed = ", ".join(dict.fromkeys(content for content in reversed(contents) if content))
     return (None, boxed) if len(boxed) <= MAX_ANSWER_CHARS else (Why.TOO_LONG, boxed[:MAX_ANSWER_CHARS])
 
@@ -105,6 +108,18 @@ def _content(text: str, box: re.Match, end: int) -> tuple[int | None, str]:
         if depth == 0:
             return brace.end(), text[box.end() : brace.start()].strip()
     return None, ""
+
+
+def _sign(text: str, box: re.Match) -> str:
+    """The minus sign before a box, with the spaces about it, if formula and box begin there together."""
+    sign = _SIGN.search(text[max(0, box.start() - _SIGN_CHARS) : box.start()])
+    return sign[0] if sign else ""
+
+
+def _signed(text: str, box: re.Match, content: str) -> str:
+    if not content or not _sign(text, box):
+        return content
+    return f"-({content})" if re.search(r"[-+,=\u2212]", content) else f"-{content}"
 
 
 def _is_list(between: str) -> bool:

@@ -39,6 +39,7 @@ Invariant: a value is compared as LaTeX inside a box, gold and answer read alike
 | `(1,2)`, `[1,2]`, `\{1,2\}` | three different things; without brackets, `1,2` may stand for a set or a pair |
 | `1,2` | a list in any order, repeats ignored; `(1,2)` is ordered |
 | `y = 1, x = 6` | the pair `(6,1)`: coordinates `x`, `y`, `z` go by their names |
+| `x = 1, x = 6` | the list `1,6`, no pair |
 | `\{2,4\}` and `2 < x < 4` | different, also without the brackets: values are not bounds |
 | `(0,1]`, `0 < x \le 1`, `\{x : 0 < x \le 1\}` | the same interval |
 | `x<2 \text{ or } x>3` | `(-\infty,2) \cup (3,\infty)`; intervals joined by `or` too, if they cannot be points |
@@ -83,11 +84,12 @@ from .forms import (
     names,
     negates_list,
     ratio,
+    repeats_name,
     residue,
     same_name,
 )
-from .reading import read, undressed
-from .units import clock, quantities, unit, without_letter
+from .reading import read, unannounced, undressed
+from .units import Unit, clock, quantities, unit, without_letter
 from .words import changing_words, phrase
 
 for _name in ("math_verify.parser", "math_verify.grader"):
@@ -186,6 +188,8 @@ def _differs_in_form(gold: str, answer: str) -> bool:
     primes = [_PRIME.findall("".join(side if whole else side[-1:])) for side in sides]
     if primes[0] != primes[1]:
         return True
+    if any(pair and pair[0] != "{" and repeats_name(other) for pair, other in zip(found, (answer, gold), strict=True)):
+        return True
     bounded = is_bounded(gold), is_bounded(answer)
     for text, pair, other in ((gold, found[0], bounded[1]), (answer, found[1], bounded[0])):
         if other and not is_bounded(text) and (pair == ("{", "{") or is_bare_list(text)):
@@ -197,8 +201,12 @@ def _differs_in_form(gold: str, answer: str) -> bool:
 
 def _may_be_same_unit(request: dict[str, str]) -> bool:
     """Whether gold and answer count the same, or one of them does not say what."""
-    gold, answer = (unit(items(undressed(request[side]), "=")[-1].strip()) for side in ("gold", "answer"))
+    gold, answer = (_unit(request[side]) for side in ("gold", "answer"))
     return gold is None or answer is None or gold.may_be(answer)
+
+
+def _unit(text: str) -> Unit | None:
+    return unit(items(unannounced(undressed(text)), "=")[-1].strip())
 
 
 def _same_ratio(gold: list[str], answer: list[str]) -> bool:

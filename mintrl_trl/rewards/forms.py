@@ -30,6 +30,7 @@ _RELATION = re.compile(r"(\\(?:leqslant|geqslant|leq|geq|le|ge|lt|gt)(?![a-zA-Z]
 _VARIABLE = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|\\(?!pi|infty)[a-z]+")
 _IN = re.compile(r"([a-zA-Z])\s*\\in(?![a-zA-Z])\s*(?=[(\[])")
 _COORDINATE = re.compile(r"([xyz])\s*=\s*([^=]+)")
+_NAMED_VALUE = re.compile(r"\s*([a-zA-Z])\s*=")
 _OR = re.compile(
     r"\s*(?:,\s*)?(?:\\text\s*\{\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\lor(?![a-zA-Z])|\\vee(?![a-zA-Z])|\\cup(?![a-zA-Z]))\s*"
 )
@@ -83,6 +84,12 @@ def by_name(text: str) -> str | None:
     found = [match for part in parts if (match := _COORDINATE.fullmatch(part.strip()))]
     named = {match[1]: match[2] for match in found}
     return ", ".join(named[name] for name in sorted(named)) if 1 < len(named) == len(parts) else None
+
+
+def repeats_name(text: str) -> bool:
+    """Whether it is a list that gives one letter several values, as `x = 1, x = 6` does."""
+    found = [_NAMED_VALUE.match(part) for part in items(text)]
+    return len(found) > 1 and all(found) and len({match[1] for match in found}) == 1
 
 
 def has_dots(text: str) -> bool:

@@ -142,7 +142,7 @@ _LEADING = (
 )
 _NO_WORDS = re.compile(  # in a text group; also a number, or the letter of a choice, that words announce
     rf"\s*(?:(?:(?i:[A-Za-z' ,]*(?:(?:{_ANNOUNCING})\s*[:=]?|[A-Za-z]{{3,}}\s*[:=]))|[A-Za-z]\s*=)?\s*"
-    r"(?:[-+]?(?:\\\$)?\s*\.?\d|(?<=[\s:])(?:[A-H]|\([A-H]\))\.?\s*$)|"
+    r"(?:[(\[]?[-+]?(?:\\\$)?\s*\.?\d|(?<=[\s:])(?:[A-H]|\([A-H]\))\.?\s*$)|"
     r"[A-Z](?:(?:\s|,|and|or)+[A-Z])+\s*$|(?i:option|choice)\s+\(?[A-H]\)?\s*$)"
 )
 _TRAILING = re.compile(r"\s+is (?:the|my|our) (?:final )?(?:answer|result|solution)$", re.IGNORECASE)
@@ -179,13 +179,7 @@ def read(text: str) -> str:
     text = _ASIDE.sub("", without_currency(undressed(text)))
     if number := number_word(text):
         return number
-    whole = GROUP.fullmatch(text)
-    if whole and _NO_WORDS.match(whole[1]):
-        text = _trim(whole[1])
-    for leading in _LEADING:
-        if (match := leading.match(text)) and not changing_words(match[0]):
-            text = _trim(text[match.end() :])
-    text = _REVERSED.sub(r"\2 = \1", text)
+    text = _REVERSED.sub(r"\2 = \1", unannounced(text))
     if sign := _LEADING_SIGN.match(plain(text)):
         text = "-" + plain(text)[sign.end() :]
     text = _both_signs(re.sub(r"\s+", " ", _SPACE.sub(" ", text)))
@@ -203,6 +197,17 @@ def read(text: str) -> str:
         return rf"{re.sub('[ ,]', '', scaled[1])} \cdot {scale(scaled[2])}"
     text = _FACTOR.sub(r"\\frac{\1}{\2}", _without_units(_TRAILING.sub("", text)))
     return re.sub("[ ,]", "", text) if _THREES.fullmatch(text) else text
+
+
+def unannounced(text: str) -> str:
+    """The text without a text group around the whole of it, and without the words that announce its value."""
+    whole = GROUP.fullmatch(text)
+    if whole and _NO_WORDS.match(whole[1]):
+        text = _trim(whole[1])
+    for leading in _LEADING:
+        if (match := leading.match(text)) and not changing_words(match[0]):
+            text = _trim(text[match.end() :])
+    return text
 
 
 @lru_cache(maxsize=4096)

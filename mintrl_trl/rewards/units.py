@@ -63,7 +63,9 @@ _BARE_UNIT = re.compile(  # without a text group: cm^2, km/h, m/s^2, but not m, 
     rf"\s*(?:degree\s*(?:[CF](?![A-Za-z]))?|(?:(?:{_LONG_NAMES})s?|m(?=\s*/\s*s(?![A-Za-z])))(?:{_EXPONENT})?"
     rf"(?:\s*/\s*(?:(?:{_LONG_NAMES})|[mshgl](?![A-Za-z]))(?:{_EXPONENT})?)*)\.?\s*"
 )
-_BARE_WORDS = re.compile(rf"\s*/?\s*[A-Za-z]{{3,}}(?:[\s./-]+(?:[A-Za-z]{{3,}}|of|in|an?|to|per)|{_EXPONENT})*[\s.]*")
+_BARE_WORDS = re.compile(
+    rf"\s*/?\s*(?:in\s+)?[A-Za-z]{{3,}}(?:[\s./-]+(?:[A-Za-z]{{3,}}|of|in|an?|to|per)|{_EXPONENT})*[\s.]*"
+)
 _TAIL = re.compile(rf"(?:[A-Za-z\s./'()\[\]-]|{_EXPONENT})+")
 _ORDINAL = re.compile(r"\^?\s*\{?\s*(?:st|nd|rd|th)\s*\}?")
 _DEGREE = re.compile(r"\^\s*\{?\s*\\circ(?![a-zA-Z])\s*\}?|\\degree(?![a-zA-Z])")
