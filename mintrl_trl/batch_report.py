@@ -31,6 +31,7 @@ class GeneratedBatch:
     phase: Phase
     update: int
     training: bool
+    corrected: bool = False  # whether TRL weights its tokens by importance
     rollouts: list[Rollout] = field(default_factory=list)
     rewards: Tensor | None = None  # (N,), NaN = no reward
     reward_reasons: list[str | None] = field(default_factory=list)

@@ -123,6 +123,12 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
     beta2: float = setting(1e-3, "Weight of a rollout's log-ratio in the regression, in reward per nat. Above 0.")
     loss_scale: float | None = setting(None, "Factor on the loss of phase 1. Above 0; unset means 1, as in the paper.")
 
+    phase2_importance_correction: bool = setting(
+        False,
+        "Phase 2: weight each token by its probability under the trainer over that under the server that sampled it, "
+        "as the vllm_importance_sampling_* settings say. Costs a forward. Phase 1 is never corrected.",
+    )
+
     # --- Prompts and lengths
     max_prompt_length: int = setting(
         2048, "Rows whose rendered prompt is longer are dropped at start-up and counted. In tokens, at least 1."
@@ -224,6 +230,11 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
     vllm_mode: str = setting("server", "Only 'server': rollouts come from a vLLM server of their own.")
     vllm_importance_sampling_correction: bool = setting(
         False, "Must stay off: it would remove the gradient of every rollout that holds a correction."
+    )
+    vllm_importance_sampling_mode: str = setting(
+        "token_truncate",
+        "With phase2_importance_correction: 'token_truncate', 'token_mask', 'sequence_truncate' or 'sequence_mask'. "
+        "Over thousands of tokens the ratio of a sequence says little.",
     )
     per_device_train_batch_size: int | None = setting(
         None, "Rows of one forward pass per process. Unset: derived, at most 8 rows and 32768 padded tokens."

@@ -102,6 +102,8 @@ RANGES = {
     "per_device_train_batch_size": AT_LEAST_1,
     "per_device_eval_batch_size": AT_LEAST_1,
     "num_generations_eval": AT_LEAST_1,
+    "vllm_importance_sampling_clip_max": POSITIVE,
+    "vllm_importance_sampling_clip_min": AT_LEAST_0,
     "vllm_server_timeout": POSITIVE,
     "vllm_server_port": Range(low=1, high=65535),
 }
@@ -116,6 +118,7 @@ CHOICES = {
     "judge_failure": ("stop", "continue_on_policy"),
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
 }
 

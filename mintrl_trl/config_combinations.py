@@ -46,6 +46,7 @@ def check_combinations(config: Any, *, local_by_name: bool) -> None:
         ConfigError: Two settings contradict each other, or one would never act, or would do harm.
     """
     check_trl_options(config, local_by_name=local_by_name)
+    _check_importance_correction(config, local_by_name)
     _check_sampling(config)
     _check_lengths(config)
     _check_phases(config)
@@ -142,6 +143,31 @@ def _check_phases(config: Any) -> None:
                 f"{config.num_iterations}, so that no generated batch is split"
             )
             raise ConfigError(name, value, allowed, f"set {' or '.join(near)}")
+
+
+def _check_importance_correction(config: Any, local_by_name: bool) -> None:
+    name, mode = "phase2_importance_correction", config.vllm_importance_sampling_mode
+    if not config.phase2_importance_correction:
+        return
+    if config.generation != "vllm" and not local_by_name:
+        allowed = "false with generation='local', where the model in training samples by itself"
+        raise ConfigError(name, True, allowed, f"remove {name}, or set generation='vllm'")
+    if 0 < config.max_steps <= config.intervention_updates:
+        allowed = (
+            f"false in a run without phase 2 (max_steps={config.max_steps}, intervention_updates="
+            f"{config.intervention_updates})"
+        )
+        raise ConfigError(name, True, allowed, f"remove {name}, or set intervention_updates below max_steps")
+    if config.loss_type == "vespo" and mode.startswith("sequence"):
+        allowed = "'token_truncate' or 'token_mask' with loss_type='vespo'"
+        raise ConfigError("vllm_importance_sampling_mode", mode, allowed, "remove vllm_importance_sampling_mode")
+    low, high = config.vllm_importance_sampling_clip_min, config.vllm_importance_sampling_clip_max
+    if low is None and high is None:
+        allowed = "above 0 where vllm_importance_sampling_clip_min is unset, too"
+        raise ConfigError("vllm_importance_sampling_clip_max", None, allowed, "remove it; it is 3.0 then")
+    if low is not None and high is not None and low >= high:
+        allowed = f"below vllm_importance_sampling_clip_max={high}"
+        raise ConfigError("vllm_importance_sampling_clip_min", low, allowed, "remove vllm_importance_sampling_clip_min")
 
 
 def _check_judge(config: Any) -> None:

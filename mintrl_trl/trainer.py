@@ -10,7 +10,6 @@ token travels as a tensor of the same dict, so that TRL's shuffle and split cann
 
 import textwrap
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -223,11 +222,13 @@ class MInTRLTrainer(GRPOTrainer):
         training = self.model.training
         update = self.state.global_step
         phase = self.schedule.phase(update) if training else Phase.ON_POLICY
-        batch = self._batch = GeneratedBatch(inputs, phase, update, training)
+        corrected = training and phase is Phase.ON_POLICY and self.args.phase2_importance_correction
+        batch = self._batch = GeneratedBatch(inputs, phase, update, training, corrected)
         if training and update == self.schedule.intervention_updates > 0 and self.args.reset_optimizer_at_switch:
             trl_seams.clear_optimizer_state(self.optimizer)
         try:
-            with trl_seams.without_reference(self) if phase is Phase.INTERVENTION else nullcontext():
+            on_policy = trl_seams.importance_correction(self, batch.corrected)
+            with trl_seams.without_reference(self) if phase is Phase.INTERVENTION else on_policy:
                 output = super()._generate_and_score_completions(inputs)
         finally:
             self._batch = None
@@ -259,7 +260,7 @@ class MInTRLTrainer(GRPOTrainer):
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict, num_generations: int, **kwargs: Any
-    ) -> tuple[list[list[int]], None]:
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
         """TRL's generation hook: one rollout per entry, in order, through the sampler."""
         batch = self._batch
         if len(prompt_ids) != len(batch.rows):
@@ -283,7 +284,7 @@ class MInTRLTrainer(GRPOTrainer):
         self.early_rewards.expect(dict(zip([request.row for request in requests], batch.rows, strict=True)))
         with all_or_none(), self.step_meter.clock.stage("rollout"):
             batch.rollouts = self._sample(requests, training=batch.training)
-        return trl_seams.completion_lists(batch.rollouts)
+        return trl_seams.completion_lists(batch.rollouts, corrected=batch.corrected)
 
     def _sample(self, requests: Sequence[RolloutRequest], *, training: bool) -> list[Rollout]:
         sampler = self.sampler if training else self._eval_sampler
@@ -321,7 +322,8 @@ class MInTRLTrainer(GRPOTrainer):
         if trl_seams.is_regression_batch(inputs):
             loss = self._regression_loss(model, inputs)
         else:
-            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            with trl_seams.importance_correction(self, trl_seams.is_corrected_batch(inputs)):
+                loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
             if self.model.training and self.lean.cuts_rows(regression=False):
                 trl_seams.drop_metric(self, "entropy")  # over rows cut short, too; ours are labelled
         if self.model.training:

@@ -10,7 +10,6 @@ from typing import Any
 
 from .errors import ConfigError
 
-_NO_CORRECTION = "importance correction stays off"
 _OWN_SERVER = "the vLLM server is a process of its own, with options of its own"
 
 # Settings that cannot work here, whatever else is set: name -> (neutral value, why, what to do).
@@ -18,12 +17,13 @@ REFUSED = {
     "vllm_importance_sampling_correction": (
         False,
         "it would remove the gradient of every rollout that holds a correction",
-        "leave vllm_importance_sampling_correction=False",
+        "leave vllm_importance_sampling_correction=False; phase2_importance_correction=True corrects phase 2 alone",
     ),
-    "vllm_importance_sampling_mode": ("sequence_mask", _NO_CORRECTION, "remove vllm_importance_sampling_mode"),
-    "vllm_importance_sampling_clip_max": (3.0, _NO_CORRECTION, "remove vllm_importance_sampling_clip_max"),
-    "vllm_importance_sampling_clip_min": (None, _NO_CORRECTION, "remove vllm_importance_sampling_clip_min"),
-    "vllm_importance_sampling_cap": (None, _NO_CORRECTION, "remove vllm_importance_sampling_cap"),
+    "vllm_importance_sampling_cap": (
+        None,
+        "TRL gives it up",
+        "remove vllm_importance_sampling_cap, and set vllm_importance_sampling_clip_max",
+    ),
     "off_policy_mask_threshold": (
         None,
         "it would drop the off-policy tokens that phase 1 learns from, and phase 2 is on-policy",
@@ -124,6 +124,7 @@ _A_REFERENCE = ("beta", None, 0.001)
 _ADAPTIVE = ("use_adaptive_entropy", (True,), True)
 _SHOWN = ("log_completions", (True,), True)
 _SERVED = ("generation", ("vllm",), "vllm")
+_CORRECTED = ("phase2_importance_correction", (True,), True)
 
 # Settings that act only with a certain value of another one:
 # name -> (the other, its values with which this one acts; None: any but 0, one such value).
@@ -148,6 +149,9 @@ ACTS_WITH = {
     "num_completions_to_print": _SHOWN,
     "log_unique_prompts": _SHOWN,
     "log_completions_hub_repo": _SHOWN,
+    "vllm_importance_sampling_mode": _CORRECTED,
+    "vllm_importance_sampling_clip_max": _CORRECTED,
+    "vllm_importance_sampling_clip_min": _CORRECTED,
     "vllm_mode": _SERVED,
     "vllm_server_host": _SERVED,
     "vllm_server_port": _SERVED,

@@ -55,12 +55,21 @@ class Forward:
     aux_loss: Tensor | None
 
 
-def completion_lists(rollouts: Sequence[Rollout]) -> tuple[list[list[int]], None]:
-    """What TRL's generation hook returns: completion ids, and no sampling log-probabilities.
+def completion_lists(
+    rollouts: Sequence[Rollout], *, corrected: bool = False
+) -> tuple[list[list[int]], list[list[float]] | None]:
+    """What TRL's generation hook returns: completion ids, and, where TRL corrects for it, how likely they were.
 
-    TRL would use sampling log-probabilities for an importance correction only; ours come from the trainer's forward.
+    Args:
+        rollouts (`Sequence[Rollout]`): In TRL's row order.
+        corrected (`bool`, *optional*, defaults to `False`): Whether TRL weights tokens by importance, its only use for
+            sampling log-probabilities. It takes NaN for a weight of 1.
     """
-    return [list(rollout.ids) for rollout in rollouts], None
+    ids = [list(rollout.ids) for rollout in rollouts]
+    if not corrected:
+        return ids, None
+    unknown = (torch.nan,)
+    return ids, [[logp for s in rollout.spans for logp in s.logps or unknown * len(s)] for rollout in rollouts]
 
 
 def authorship_tensors(rollouts: Sequence[Rollout], width: int, device: torch.device) -> dict[str, Tensor]:
@@ -264,6 +273,25 @@ def without_reference(trainer: GRPOTrainer) -> Iterator[None]:
         yield
     finally:
         trainer.beta = beta
+
+
+@contextmanager
+def importance_correction(trainer: GRPOTrainer, on: bool) -> Iterator[None]:
+    """While TRL makes or uses a batch: whether it weights tokens by importance. It does so for rollouts of a server."""
+    names = ("use_vllm", "vllm_importance_sampling_correction")
+    kept = {name: getattr(trainer, name) for name in names}
+    try:
+        for name in names:
+            setattr(trainer, name, on)
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(trainer, name, value)
+
+
+def is_corrected_batch(inputs: dict[str, Any]) -> bool:
+    """Whether the tokens of a micro-batch have weights of importance. They travel with it."""
+    return "importance_sampling_ratio" in inputs
 
 
 def _cast_to_weight(module: torch.nn.Linear, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

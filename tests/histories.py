@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-# Times and what depends on them, and numbers of a call of `train` rather than of the run.
-_TIMES = ("seconds", "step_time", "lookahead", "eval_runtime", "_per_second", "share/", "mfu", "memory/")
+# Times and what depends on them (so do the last bits of a sampler, by which rows it decodes together), and numbers of a
+# call of `train` rather than of the run.
+_TIMES = ("seconds", "step_time", "lookahead", "eval_runtime", "_per_second", "share/", "mfu", "memory/", "mismatch/")
 _CALLS = ("train_", "total_flos")
 
 

@@ -21,9 +21,9 @@ class Shifted:
 
     weight_version = "copy"
 
-    def __init__(self, *shifts: float):
+    def __init__(self, *shifts: float, **options):
         model, tokenizer = tiny_model(), tiny_tokenizer()
-        self.inner = LocalGenerator(model, end_ids=[tokenizer.eos_token_id], pad_id=tokenizer.pad_token_id)
+        self.inner = LocalGenerator(model, end_ids=[tokenizer.eos_token_id], pad_id=tokenizer.pad_token_id, **options)
         self.shifts, self.update = shifts, 0
 
     async def stream(self, prefix_ids, max_tokens, seed):
@@ -125,6 +125,19 @@ def test_what_is_off_is_measured_and_said_once_for_each_stretch(tmp_path, caplog
     assert len(said) == 2
     assert said[0].startswith("Update 1: trainer and sampler disagree on the sampled tokens by a KL of 0.107 nats")
     assert said[1].startswith("Update 4: ")
+
+
+def test_stale_weights_show(tmp_path):
+    """The sampler goes on with the initial weights while the trainer learns."""
+    first, second, third = train(tmp_path, Shifted(0, 0, 0), max_steps=3, learning_rate=0.05)
+    assert first["mismatch/kl"] < 1e-6
+    assert second["mismatch/kl"] > 1e-3
+    assert third["mismatch/kl"] > second["mismatch/kl"]
+
+
+def test_another_temperature_shows(tmp_path):
+    (line,) = train(tmp_path, Shifted(0, temperature=0.05), max_steps=1)
+    assert line["mismatch/kl"] > 0.02
 
 
 def test_without_a_limit_nothing_is_said(tmp_path, caplog):

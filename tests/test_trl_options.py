@@ -12,12 +12,17 @@ from trl import GRPOConfig, GRPOTrainer
 
 from mintrl_trl import ConfigError, MInTRLConfig, MInTRLTrainer
 from mintrl_trl.trl_options import ACTS_WITH, REFUSED, SECOND_PHASE_ONLY
-from tests import test_trl_options_loss, test_trl_options_models, test_trl_options_run
+from tests import test_importance_correction, test_trl_options_loss, test_trl_options_models, test_trl_options_run
 from tests.trainers import ROWS, HashGenerator, make_trainer, parity_reward
 from tests.trl_options import SHOWN, shows
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "trl_options.md"
-FILES = (test_trl_options_loss, test_trl_options_models, test_trl_options_run)  # imported, so that SHOWN is full
+FILES = (
+    test_importance_correction,
+    test_trl_options_loss,
+    test_trl_options_models,
+    test_trl_options_run,
+)  # imported, so that SHOWN is full
 
 # A value that the option could have, were it not refused.
 VALUES = {
@@ -134,6 +139,7 @@ def test_what_acts_with_another_option_only_is_refused_without_it(name):
     assert str(caught.value).startswith(f"`{name}` is ")
     assert f"while {switch}=" in str(caught.value) and f"or set {switch}={example!r}" in str(caught.value)
     on = {} if switch == "beta" else {"beta": 0.1}
+    on |= {"use_vllm": True} if switch == "phase2_importance_correction" else {}
     if name != "vllm_mode":
         MInTRLConfig("runs/right", **{name: VALUES[name], switch: example}, **on)
 

@@ -104,6 +104,7 @@ def both(parts: list[dict], key: str) -> list[torch.Tensor]:
     return [torch.cat(pair) for pair in zip(*(part[key] for part in parts), strict=True)]
 
 
+COMPARED = {"loss", "grad_norm", "reward", "log_ratio", "lengths/control", "num_tokens", "mismatch/kl"}
 EVERY = [
     pytest.param(kind, name, id=f"{kind}-{name}")
     for kind, names in ranks.KINDS.items()
@@ -133,7 +134,7 @@ def test_two_processes_learn_what_one_would(runs, kind, scenario):
     assert [line.keys() - layout for line in first["log"]] == [line.keys() - layout for line in one["log"]]
     assert [line.keys() for line in first["log"]] == [line.keys() for line in second["log"]]
     for ours, theirs in zip(first["log"], one["log"], strict=True):
-        for name in {"loss", "grad_norm", "reward", "log_ratio", "lengths/control", "num_tokens"} & ours.keys():
+        for name in COMPARED & ours.keys():
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
     exactly = {"rtol": 0, "atol": 1e-10}  # where weights moved by 1e-2
     assert_same_weights(one["weights"], first["weights"], **exactly if scenario == "exact" else SAME)

@@ -57,6 +57,9 @@ def check_run(reward: Comparing, folder) -> None:
     assert policy_versions(folder) == [(1, {"update-0"}), (2, {"update-1"})]
     authors = Counter(span.author for record in RunFolder(folder).rollouts() for span in record.spans)
     assert authors[Author.INTERVENTION] > 0
+    apart = [(line["mismatch/kl"], line["mismatch/max"]) for line in RunFolder(folder).metrics() if "loss" in line]
+    assert len(apart) == 2
+    assert all(kl < NATS**2 and largest < NATS for kl, largest in apart), apart
 
 
 def test_the_doctor_has_nothing_to_change(server, tmp_path, capsys):
