@@ -1,6 +1,6 @@
 # make setup        .venv with the package (editable), its dependencies and the test tools
 # make test         unit tests: CPU, offline
-# make test-slow    recipes as programs, two processes, the README's snippets: a minute or two
+# make test-slow    recipes as programs, kills, two processes, long rows, the README's snippets: some minutes
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
