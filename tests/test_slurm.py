@@ -18,7 +18,9 @@ STUBS = {
     "srun": 'while [[ $1 == --* ]]; do [[ $1 != --nodelist=* ]] || export NODE=${1#*=}; shift; done\nexec "$@"\n',
     "mintrl": RECORD + '[ "$1" = serve ] && exec sleep 60\n[ "$1" != doctor ] || exit "${DOCTOR:-0}"\n',
     "accelerate": RECORD + "exit 3\n",
-    "curl": 'case "$*" in *"${DOWN:-none}"*) exit 7;; esac\n',
+    # A server answers once it has started: the second one, on the port after, is the second call.
+    "curl": 'case "$*" in *"${DOWN:-none}"*) exit 7;; esac\n'
+    'calls=1; case "$*" in *1/health) calls=2;; esac; [ "$(wc -l < "$CALLS")" -ge $calls ]\n',
     "sleep": 'exec /bin/sleep "$(if [ "$1" = 5 ]; then echo 0.05; else echo "$1"; fi)"\n',
 }
 
@@ -29,6 +31,7 @@ def run_script(folder: Path, *flags: str, **variables: str) -> tuple[int, list[t
         path = folder / name
         path.write_text(f"#!/bin/bash\n{text}")
         path.chmod(0o755)
+    (folder / "calls").touch()
     environment = {
         "PATH": f"{folder}:{os.environ['PATH']}",
         "CALLS": str(folder / "calls"),
@@ -56,10 +59,9 @@ def at_the_root(monkeypatch):
 def test_its_commands_are_read_by_their_own_parsers(tmp_path):
     code, calls = run_script(tmp_path, "--seed", "3")
     assert code == 3  # what training ends with
-    started = [(node, words[:3]) for node, words in calls]
-    assert sorted(started[:2]) + started[2:] == [  # the two servers start side by side
-        ("node2", ["mintrl", "serve", "judge"]),
+    assert [(node, words[:3]) for node, words in calls] == [
         ("node2", ["mintrl", "serve", "policy"]),
+        ("node2", ["mintrl", "serve", "judge"]),
         ("node1", ["mintrl", "doctor", "--config"]),
         ("node1", ["accelerate", "launch", "--config_file"]),
     ]
