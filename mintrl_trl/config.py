@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from transformers.utils import is_torch_bf16_gpu_available, is_torch_xla_available
 from trl import GRPOConfig
 
-from .batch_plan import DERIVED_SIZES, Derived, plan_batches
+from .batch_plan import DERIVED_SIZES, BatchPlan, Derived, plan_batches
 from .config_checks import addresses, check_fields, check_keys
 from .config_combinations import check_combinations, resolve_generation
 from .config_judge import JudgeConfig, setting
@@ -268,7 +268,22 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
         self._merge_thinking()
 
     def _set_batch_sizes(self, given: dict[str, int | None], num_processes: int) -> None:
-        plan = plan_batches(
+        plan = self._plan(given, num_processes)
+        for name in DERIVED_SIZES:
+            setattr(self, name, given[name] or Derived(getattr(plan, name)))
+
+    def batch_plan(self, num_processes: int) -> BatchPlan:
+        """How the rows of an update would be spread over so many processes.
+
+        Raises:
+            ConfigError: They do not divide evenly; the message shows the arithmetic and settings that work.
+        """
+        sizes = {name: getattr(self, name) for name in DERIVED_SIZES}
+        given = {name: None if isinstance(size, Derived) else size for name, size in sizes.items()}
+        return self._plan(given, num_processes)
+
+    def _plan(self, given: dict[str, int | None], num_processes: int) -> BatchPlan:
+        return plan_batches(
             prompts_per_update=self.prompts_per_update,
             num_control=self.num_control,
             num_intervened=self.num_intervened,
@@ -279,8 +294,6 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
             evaluates=self.eval_strategy != "no",
             given=given,
         )
-        for name in DERIVED_SIZES:
-            setattr(self, name, given[name] or Derived(getattr(plan, name)))
 
     def _resolve_precision(self) -> None:
         """`bf16`: on where a GPU supports it, off elsewhere; float32 is right, and much faster, on a CPU."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..batch_plan import DERIVED_SIZES, Derived, plan_batches
 from ..config import MInTRLConfig
 from ..errors import ConfigError, MInTRLError
 from ..recipe import Recipe
@@ -52,19 +51,8 @@ def compute_dtype(args: MInTRLConfig) -> str:
 
 def examine_batch(args: MInTRLConfig, num_processes: int) -> Iterator[Finding]:
     """Whether the rollouts of an update can be spread over the processes."""
-    sizes = {name: getattr(args, name) for name in DERIVED_SIZES}
     try:
-        plan = plan_batches(
-            prompts_per_update=args.prompts_per_update,
-            num_control=args.num_control,
-            num_intervened=args.num_intervened,
-            updates_per_generation=args.updates_per_generation,
-            num_processes=num_processes,
-            tokens_per_row=args.max_prompt_length + args.max_completion_length,
-            eval_rows_per_device=args.per_device_eval_batch_size,
-            evaluates=args.eval_strategy != "no",
-            given={name: None if isinstance(size, Derived) else size for name, size in sizes.items()},
-        )
+        plan = args.batch_plan(num_processes)
     except ConfigError as error:
         yield refused("batch", error)
         return
