@@ -15,6 +15,7 @@ from mintrl_trl.objective.loss import regression_loss
 from tests.tiny import double_precision, tiny_model, tiny_tokenizer
 from tests.trainers import (
     ROWS,
+    TRL_SETTINGS,
     AlwaysKeep,
     HashGenerator,
     RejectLastStep,
@@ -74,23 +75,12 @@ def read_lines(path: Path) -> list[dict]:
 def trl_trainer(output_dir, script, reward=parity_reward, rows=ROWS, **overrides):
     args = GRPOConfig(
         str(output_dir),
-        **dict(
+        **TRL_SETTINGS
+        | dict(
             per_device_train_batch_size=8,
             gradient_accumulation_steps=1,
-            num_generations=4,
-            max_completion_length=16,
             max_steps=3,
             learning_rate=1e-2,
-            lr_scheduler_type="constant",
-            weight_decay=0.01,
-            delta=3.0,
-            logging_steps=1,
-            report_to="none",
-            bf16=False,
-            use_cpu=True,
-            gradient_checkpointing=False,
-            save_strategy="no",
-            disable_tqdm=True,
         )
         | overrides,
     )

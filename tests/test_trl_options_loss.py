@@ -8,7 +8,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from mintrl_trl import MInTRLTrainer
 from tests.tiny import tiny_model, tiny_tokenizer
-from tests.trainers import ROWS, assert_same_weights, make_trainer, parity_reward, weights
+from tests.trainers import ROWS, TRL_SETTINGS, assert_same_weights, make_trainer, parity_reward, weights
 from tests.trl_options import shows
 
 pytestmark = pytest.mark.slow
@@ -88,23 +88,12 @@ def their_run(output_dir, model, script, reward=parity_reward, **options):
     """The same in TRL's trainer."""
     args = GRPOConfig(
         str(output_dir),
-        **dict(
+        **TRL_SETTINGS
+        | dict(
             per_device_train_batch_size=4,
             gradient_accumulation_steps=2,
-            num_generations=4,
             num_iterations=2,
-            max_completion_length=16,
             max_steps=2,
-            lr_scheduler_type="constant",
-            weight_decay=0.01,
-            delta=3.0,
-            logging_steps=1,
-            report_to="none",
-            bf16=False,
-            use_cpu=True,
-            gradient_checkpointing=False,
-            save_strategy="no",
-            disable_tqdm=True,
         )
         | PLAIN_STEPS
         | options,

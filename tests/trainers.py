@@ -12,6 +12,22 @@ from tests.tiny import tiny_model, tiny_tokenizer
 
 ROWS = [{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(8)]
 
+# TRL's own trainer as these tests run it: MInTRL's defaults, on the CPU, without files.
+TRL_SETTINGS = {
+    "num_generations": 4,
+    "max_completion_length": 16,
+    "lr_scheduler_type": "constant",
+    "weight_decay": 0.01,
+    "delta": 3.0,
+    "logging_steps": 1,
+    "report_to": "none",
+    "bf16": False,
+    "use_cpu": True,
+    "gradient_checkpointing": False,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+}
+
 
 class HashGenerator:
     """Tokens that depend on seed and absolute position only; ends at a fixed rate. Records its requests."""
