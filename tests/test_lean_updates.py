@@ -102,6 +102,11 @@ def plain_split(monkeypatch, trainer_seed=42):
     return shuffle
 
 
+def slowly(*cases):
+    """Cases of the slow suite."""
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
 PHASES = {
     "const": {"intervention_updates": 2},
     "proxy": {"intervention_updates": 2, "anchor": "proxy"},
@@ -115,7 +120,10 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize(("phase", "size"), [*((phase, 2) for phase in PHASES), ("both", 8), ("both", 1)])
+@pytest.mark.parametrize(
+    ("phase", "size"),
+    [("both", 2), *slowly(*((phase, 2) for phase in PHASES if phase != "both"), ("both", 8), ("both", 1))],
+)
 def test_gradients_are_those_of_the_plain_update(tmp_path, phase, size):
     judge = RejectLastStep(logps=(-0.5, -0.25)) if phase == "judge" else None
     settings = PHASES[phase] | {"per_device_train_batch_size": size}
@@ -129,7 +137,7 @@ def test_gradients_are_those_of_the_plain_update(tmp_path, phase, size):
 
 @pytest.mark.parametrize(
     ("phase", "passes"),
-    [("const", 1), ("proxy", 1), ("grpo", 1), ("dapo", 1), ("kl", 1), ("const", 2), ("grpo", 2)],
+    [("const", 1), *slowly(("proxy", 1), ("grpo", 1), ("dapo", 1), ("kl", 1), ("const", 2), ("grpo", 2))],
 )
 def test_several_updates_of_one_generated_batch(tmp_path, monkeypatch, phase, passes):
     first = PHASES[phase]["intervention_updates"]

@@ -17,6 +17,7 @@ from tests.histories import history
 from tests.tiny import tiny_model
 from tests.trainers import ROWS, RejectLastStep, assert_same_weights, make_trainer, settings, weights
 
+pytestmark = pytest.mark.slow
 SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "intervention_updates": 2}
 
 

@@ -156,6 +156,7 @@ def test_mistakes_are_one_line(capsys, flags, message):
     assert message in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_server_takes_the_place_of_the_command(tmp_path):
     """Same process, so that signals of a terminal or of Slurm reach the server; its exit code is ours."""
     program = tmp_path / "vllm"
