@@ -66,7 +66,7 @@ WRONG = [
     wrong("baseline unknown", {"baseline": "mean"}, "'control' or 'pooled'", "set baseline='control'"),
     wrong("generation unknown", {"generation": "VLLM"}, "'local' or 'vllm'", "did you mean generation='vllm'"),
     wrong("domain unknown", {"judge_domain": "maths"}, "'math' or 'code'", "did you mean judge_domain='math'"),
-    wrong("weight sync unknown", {"weight_sync": "nccl"}, "'auto' or 'lora' or 'checkpoint'", "set weight_sync='auto'"),
+    wrong("weight sync unknown", {"weight_sync": "ipc"}, "'auto' or 'lora' or 'checkpoint' or 'nccl'", "set weight_sync='auto'"),
     wrong("loss unknown", {"loss_type": "dr-grpo"}, "'dr_grpo'", "did you mean loss_type='dr_grpo'"),
     # combinations
     wrong("correction longer than the response", {"correction_tokens": 64, "max_completion_length": 32},
