@@ -68,15 +68,12 @@ class Receiver(FakeVLLM):
     """A server with one worker. `received` are the weights it serves, `active` whether an update is under way."""
 
     def __init__(self, *args, **options):
-        self.transfer: dict | None = {"backend": "nccl"}
         super().__init__(*args, **options)
+        self.transfer = {"backend": "nccl"}
 
     def restart(self) -> None:
         super().restart()
         self.group, self.active, self.received = None, False, {}
-
-    def _config(self) -> dict:
-        return super()._config() | {"weight_transfer_config": self.transfer}
 
     def _control(self, seen) -> tuple[int, Any]:
         route = {
