@@ -3,9 +3,10 @@
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from safetensors.torch import load_file
 
-from mintrl_trl import GenerationError, MInTRLConfig, MInTRLTrainer, served_policy, training_rows
+from mintrl_trl import ConfigError, GenerationError, MInTRLConfig, MInTRLTrainer, served_policy, training_rows
 
 from .fake_vllm import CUT, Status, events
 from .test_served_policy import COMPLETIONS, Snapshots, posts, write
@@ -42,18 +43,35 @@ def channel(monkeypatch):
 
 
 @pytest.fixture
-def trainer(server, channel, tmp_path):
+def train(server, channel, tmp_path):
+    """Makes trainers and closes them."""
+    trainers = []
+
+    def make(**overrides):
+        trainers.append(made(server, tmp_path, **overrides))
+        return trainers[-1]
+
+    yield make
+    for trainer in trainers:
+        trainer.close()
+
+
+@pytest.fixture
+def trainer(train):
+    return train()
+
+
+def made(server, folder, **options):
     server_settings = {"use_vllm": True, "vllm_server_base_url": server.url, "weight_sync": "nccl"}
     server_settings |= {"use_cpu": False, "dataloader_pin_memory": False}
-    made = MInTRLTrainer(
+    return MInTRLTrainer(
         MODEL,
         reward_funcs=parity_reward,
-        args=MInTRLConfig(str(tmp_path), **settings(max_completion_length=24, **server_settings)),
+        args=MInTRLConfig(str(folder), **settings(max_completion_length=24, **server_settings)),
         train_dataset=Dataset.from_list([{"prompt": f"{i}+1="} for i in range(8)]),
         judge=RejectLastStep(),
+        **options,
     )
-    yield made
-    made.close()
 
 
 def test_the_weights_of_every_update_arrive_as_a_checkpoint_would_hold_them(server, channel, trainer, tmp_path):
@@ -90,6 +108,11 @@ def test_a_refused_update_stops_the_run_with_the_words_of_the_server(server, cha
     with pytest.raises(GenerationError, match=rf"{server.url}{UPDATE} answered 500 .*CUDA out of memory"):
         trainer.train()
     assert trainer.state.global_step == 1
+
+
+def test_an_adapter_is_refused(train):
+    with pytest.raises(ConfigError, match=r"`weight_sync` is 'nccl'\. Allowed: lora or auto .* trains an adapter"):
+        train(peft_config=LoraConfig(r=2))
 
 
 def test_a_server_lost_while_it_takes_weights_gets_them_again(server, channel, trainer):

@@ -244,9 +244,8 @@ def test_a_server_restarted_in_the_middle_of_rollouts_gets_the_weights_before_it
 @pytest.mark.parametrize(
     ("weight_sync", "peft_config", "allowed"),
     [("lora", None, "checkpoint, nccl or auto for a model that trains full weights"),
-     ("checkpoint", LoraConfig(r=2), "lora or auto for a model that trains an adapter"),
-     ("nccl", LoraConfig(r=2), "lora or auto for a model that trains an adapter")],
-    ids=["full weights", "adapter", "adapter from GPU to GPU"],
+     ("checkpoint", LoraConfig(r=2), "lora or auto for a model that trains an adapter")],
+    ids=["full weights", "adapter"],
 )  # fmt: skip
 def test_a_way_of_syncing_that_does_not_go_with_the_model_is_refused(train, weight_sync, peft_config, allowed):
     with pytest.raises(ConfigError, match=f"`weight_sync` is '{weight_sync}'. Allowed: {allowed}"):
