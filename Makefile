@@ -1,6 +1,6 @@
 # make setup        .venv with the package (editable), its dependencies and the test tools
 # make test         unit tests: CPU, offline
-# make test-slow    recipes as programs, two processes, the README's snippets: a minute or two
+# make test-slow    recipes as programs, kills, faults, two processes, long rows, the README's snippets: some minutes
 # make test-servers   against real vLLM servers on CPU: some minutes; makes an environment for them and SmolLM2 first, 4 GB
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download

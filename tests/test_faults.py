@@ -15,6 +15,7 @@ from mintrl_trl.generation.weight_sync import CheckpointSync
 from .fake_vllm import END, FakeVLLM
 from .fault_proxy import Answer, Change, Cut, FaultProxy, Garbage, Silence, Trickle
 
+pytestmark = pytest.mark.slow
 COMPLETIONS, HEALTH, WEIGHTS = "/v1/completions", "/health", "/weight_info"
 PREFIX, WHOLE = [3, 9], [8, 7, 6, 5, 4, 3, 2, 1, 0]  # the server counts down
 

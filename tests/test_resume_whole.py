@@ -15,6 +15,8 @@ from tests.test_resume import SAVING, interrupted
 from tests.tiny import tiny_model
 from tests.trainers import ROWS, assert_same_weights, make_trainer, weights
 
+pytestmark = pytest.mark.slow
+
 
 def test_lines_that_average_over_updates_are_the_same_too(tmp_path):
     """A line ends with each checkpoint, so that none averages over updates from before and after one."""

@@ -11,6 +11,8 @@ from tests.tiny import tiny_model, tiny_tokenizer
 from tests.trainers import ROWS, assert_same_weights, make_trainer, parity_reward, weights
 from tests.trl_options import shows
 
+pytestmark = pytest.mark.slow
+
 CONTROLS_ONLY = {"judge": None, "num_control": 4, "num_intervened": 0, "intervention_updates": 0}
 PLAIN_STEPS = {"optim": "sgd", "learning_rate": 1.0}  # AdamW's first steps blow rounding errors up
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
