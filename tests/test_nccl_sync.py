@@ -11,7 +11,7 @@ from mintrl_trl.errors import GenerationError, ServerLostError
 from mintrl_trl.generation import nccl_sync
 from mintrl_trl.generation.nccl_sync import NCCLSync
 from mintrl_trl.generation.recovery import Recovery
-from mintrl_trl.generation.server import ServerError
+from mintrl_trl.generation.server import LOST_KINDS, ServerError
 from mintrl_trl.generation.servers import SyncToAll
 from mintrl_trl.generation.vllm import VLLMGenerator
 
@@ -77,6 +77,13 @@ def test_an_update_that_the_server_refuses_is_an_error_at_once_and_nobody_waits_
     sync = made(server, channel)
     sync.sync("0", weights())
     server.faults[UPDATE].append(Status(500, "CUDA out of memory"))
+    give_up = channel.abandon
+
+    def give_up_and_wait(group):  # what our side says then is no cause
+        give_up(group)
+        channel.threads[-1].join(1)
+
+    channel.abandon = give_up_and_wait
     started = time.monotonic()
     with pytest.raises(ServerError, match=rf"POST {server.url}{UPDATE} answered 500 .*CUDA out of memory"):
         sync.sync("1", weights(2))
@@ -121,6 +128,17 @@ def test_both_sides_are_heard_where_both_fail(server, channel):
     server._update = lambda body: 1 / 0
     with pytest.raises(GenerationError, match=r"RuntimeError: ours\. The server says: .*division by zero"):
         sync.sync("0", weights())
+
+
+def test_a_server_that_is_lost_counts_as_lost_whichever_side_notices_first(server, channel):
+    def fail():
+        raise RuntimeError("NCCL error: remote process exited")
+
+    channel.before_send = fail
+    server.faults[UPDATE].append(CUT)
+    with pytest.raises(ServerError, match=UPDATE) as caught:
+        made(server, channel).sync("0", weights())
+    assert caught.value.kind in LOST_KINDS  # so that the weights are brought again
 
 
 def test_a_broadcast_that_does_not_end_although_the_server_has_all(server, channel):

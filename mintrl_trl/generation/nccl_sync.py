@@ -5,8 +5,8 @@ weights again. The trainer's end of the transfer, which needs CUDA and vLLM, is 
 
 A broadcast has no time limit and cannot be interrupted. So it runs on a thread of its own, and so does the server call
 that goes with it; the caller waits for both, within what is left of the time limit, and raises what fails first.
-Invariant: no call waits longer than the limit (and [`GRACE_SECONDS`]) for a transfer; a group that took part in a
-failed one is never used again.
+Invariant: no transfer is waited for longer than the limit, and after a failure three times `GRACE_SECONDS` at most for
+the other half, the group and the server to let go; a group that took part in a failed one is never used again.
 
 The main process alone has a channel: it syncs and restores. All others `verify`, and wait while weights are lost.
 """
@@ -166,8 +166,8 @@ class NCCLSync(FullWeightsSync):
         except BaseException:  # the user's interrupt
             self._hang_up()
             raise
-        self._hang_up()
         failure = _failure(ours)  # asked first: what follows from hanging up is no cause
+        self._hang_up()
         if failure is not None:
             wait((call,), timeout=GRACE_SECONDS)
         refusal = _failure(call)
