@@ -18,10 +18,14 @@ from .fake_vllm import FakeVLLM
 
 GLOO_SECONDS = 3.0  # ends threads that a test left behind
 STORES: dict[int, dist.Store] = {}
+GROUPS: list[dist.ProcessGroup] = []  # kept: the end of a group waits for its broadcasts, and holds the interpreter
+WORK: list[dist.Work] = []
 
 
 def group(port: int, rank: int, places: int) -> dist.ProcessGroup:
-    return dist.ProcessGroupGloo(STORES[port], rank, places, timedelta(seconds=GLOO_SECONDS))
+    made = dist.ProcessGroupGloo(STORES[port], rank, places, timedelta(seconds=GLOO_SECONDS))
+    GROUPS.append(made)
+    return made
 
 
 class Channel:
@@ -55,6 +59,7 @@ class Channel:
         self.before_send()
         for weight in weights.values():
             work = group.broadcast(weight.detach().clone(), 0)
+            WORK.append(work)
             while not work.is_completed():
                 if group in self.abandoned:  # gloo cannot abort; NCCL ends its kernels
                     raise RuntimeError("NCCL communicator was aborted")
