@@ -146,8 +146,9 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
     max_concurrent_rollouts: int = setting(512, "Rollouts in flight at once, per process. At least 1.")
     weight_sync: str = setting(
         "auto",
-        "How new weights reach the vLLM server: 'lora' (adapter files), 'checkpoint' (a saved folder it reloads) or "
-        "'auto' (lora with a PEFT adapter, else checkpoint).",
+        "How new weights reach the vLLM server: 'lora' (adapter files), 'checkpoint' (a saved folder it reloads), "
+        "'nccl' (full weights from GPU to GPU; needs vLLM in the trainer's environment, too) or 'auto' (lora with a "
+        "PEFT adapter, else checkpoint).",
     )
     weight_sync_dir: str | None = setting(
         None, "Folder for those files, readable by the server under the same path. Unset: inside output_dir."

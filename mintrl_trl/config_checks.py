@@ -112,7 +112,7 @@ CHOICES = {
     "anchor": ("const", "proxy", "judge"),
     "baseline": ("control", "pooled"),
     "generation": ("local", "vllm"),
-    "weight_sync": ("auto", "lora", "checkpoint"),
+    "weight_sync": ("auto", "lora", "checkpoint", "nccl"),
     "judge": ("llm", "self", "exact"),
     "judge_domain": ("math", "code"),
     "judge_failure": ("stop", "continue_on_policy"),

@@ -8,6 +8,8 @@ import math
 import os
 from typing import Any
 
+import torch
+
 from .config_judge import WIRE_SETTINGS
 from .errors import ConfigError
 from .trl_options import check_trl_options
@@ -51,6 +53,7 @@ def check_combinations(config: Any, *, local_by_name: bool) -> None:
     _check_lengths(config)
     _check_phases(config)
     _check_judge(config)
+    _check_weight_sync(config)
 
 
 def check_launch(config: Any, *, has_generator: bool = False) -> None:
@@ -78,6 +81,40 @@ def check_launch(config: Any, *, has_generator: bool = False) -> None:
         allowed = "false under DeepSpeed, whose backward pass takes the optimizer's step with it"
         fix = "remove dry_run_worst_case, or launch with recipes/accelerate/fsdp2.yaml"
         raise ConfigError("dry_run_worst_case", True, allowed, fix)
+
+
+def check_weight_sync(way: str, *, is_adapter: bool) -> None:
+    """Check how weights reach a server against what is trained, once that is known.
+
+    Raises:
+        ConfigError: An adapter would travel as full weights, or full weights as an adapter.
+    """
+    if way != "auto" and (way == "lora") != is_adapter:
+        model = "an adapter" if is_adapter else "full weights"
+        allowed = f"{'lora' if is_adapter else 'checkpoint, nccl'} or auto for a model that trains {model}"
+        raise ConfigError("weight_sync", way, allowed, "set weight_sync='auto'")
+
+
+def check_device(config: Any) -> None:
+    """Check settings against the machine that is to train, before a model loads.
+
+    Raises:
+        ConfigError: Weights are to go from GPU to GPU, and there is none.
+    """
+    if config.weight_sync == "nccl" and config.generation == "vllm" and not torch.cuda.is_available():
+        allowed = "'auto', 'checkpoint' or 'lora' on a machine without CUDA"
+        raise ConfigError("weight_sync", "nccl", allowed, "set weight_sync='auto'")
+
+
+def _check_weight_sync(config: Any) -> None:
+    if config.weight_sync != "nccl":
+        return
+    if config.use_cpu:
+        allowed = "'auto', 'checkpoint' or 'lora' with use_cpu=True: NCCL goes from GPU to GPU"
+        raise ConfigError("weight_sync", "nccl", allowed, "set weight_sync='auto'")
+    if config.weight_sync_dir is not None:
+        allowed = "unset with weight_sync='nccl', which writes no files"
+        raise ConfigError("weight_sync_dir", config.weight_sync_dir, allowed, "remove weight_sync_dir")
 
 
 def _sharded_by(config: Any) -> str | None:

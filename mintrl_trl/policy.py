@@ -78,6 +78,8 @@ class Policy:
 
     def close(self) -> None:
         """Stop the generator's threads or connections, and the judge's."""
+        if self.served is not None:
+            self.served.close()
         if hasattr(self.generator, "close"):
             self.generator.close()
         if hasattr(self.judge, "aclose") and not shared_loop().closed:

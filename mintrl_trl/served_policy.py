@@ -11,20 +11,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import broadcast_object_list
 from peft import PeftModel
+from torch import Tensor
 
 from . import trl_seams
+from .config_combinations import check_weight_sync
 from .errors import ConfigError
+from .generation.nccl_sync import NCCLSync
 from .generation.recovery import Recovery
 from .generation.server import LOST_KINDS, ServerError, server_root
+from .generation.server_sync import ServerSync, WeightSync
 from .generation.servers import SeveralServers, SyncToAll
 from .generation.vllm import VLLMGenerator
-from .generation.weight_sync import CheckpointSync, FolderSync, LoRASync, WeightSync
+from .generation.weight_sync import CheckpointSync, LoRASync
 from .processes import all_or_none
 from .rollouts.doors import Vocabulary
+from .weight_channel import GPUChannel
 
 if TYPE_CHECKING:
     from .trainer import MInTRLTrainer
@@ -73,7 +78,8 @@ class ServedPolicy:
                     wait_seconds=args.vllm_server_timeout,
                 )
         self._times_synced: Counter[str] = Counter()
-        self._sync = self._make_sync()
+        with all_or_none():  # the main process alone may lack what it sends by
+            self._sync = self._make_sync()
         (self._sync.run_id,) = broadcast_object_list([self._sync.run_id])
         syncs = [self._sync] if len(generators) == 1 else self._sync.syncs
         for generator, sync in zip(generators, syncs, strict=True):
@@ -88,14 +94,15 @@ class ServedPolicy:
 
     def _make_sync(self) -> WeightSync:
         args, is_adapter = self.trainer.args, isinstance(self._model(), PeftModel)
-        way = args.weight_sync if args.weight_sync != "auto" else ("lora" if is_adapter else "checkpoint")
-        if (way == "lora") != is_adapter:
-            model = "an adapter" if is_adapter else "full weights"
-            allowed = f"{'lora' if is_adapter else 'checkpoint'} or auto for a model that trains {model}"
-            raise ConfigError("weight_sync", args.weight_sync, allowed, "set weight_sync='auto'")
+        check_weight_sync(args.weight_sync, is_adapter=is_adapter)
         folder = Path(args.weight_sync_dir or Path(args.output_dir) / "weight_sync")
-        if way == "lora":
+        if is_adapter:
             syncs = [LoRASync(url, folder) for url in args.server_urls]
+        elif args.weight_sync == "nccl":
+            self._refuse_judge_on(args.server_urls)
+            accelerator = self.trainer.accelerator
+            channel = GPUChannel(accelerator.device) if accelerator.is_main_process else None
+            syncs = [NCCLSync(url, channel) for url in args.server_urls]
         else:
             self._refuse_judge_on(args.server_urls)
             tied = bool(self._model().config.get_text_config().tie_word_embeddings)
@@ -127,14 +134,14 @@ class ServedPolicy:
         self._times_synced[version] += 1
         if self._times_synced[version] > 1:  # other weights than before, so they need another name
             version = f"{version}.{self._times_synced[version]}"
-        save, model = self._saver(), None
+        weights, model = self._gathered(), None
         with all_or_none():
             if self.trainer.accelerator.is_main_process:
-                model = self._sync_to_ready(version, save)
+                model = self._sync_to_ready(version, weights)
         (model,) = broadcast_object_list([model])
         self.generator.use_weights(version, model)
 
-    def _sync_to_ready(self, version: str, save: Callable[[Path], None]) -> str:
+    def _sync_to_ready(self, version: str, weights: Any) -> str:
         """Wait for the servers and sync; where one of them is lost meanwhile, again, as long as one may be waited for.
 
         Returns:
@@ -145,7 +152,7 @@ class ServedPolicy:
             for generator in self._generators:
                 generator.control.wait_until_ready(max(deadline - time.monotonic(), 1.0))
             try:
-                return self._sync.sync(version, save)
+                return self._sync.sync(version, weights)
             except ServerError as fault:
                 if fault.kind not in LOST_KINDS or time.monotonic() >= deadline:
                     raise
@@ -162,18 +169,25 @@ class ServedPolicy:
         for generator in self._generators:
             generator.recovery.restore()
 
+    def close(self) -> None:
+        """Give up what the ways to the servers hold open."""
+        self._sync.close()
+
     def _model(self):
         return self.trainer.accelerator.unwrap_model(self.trainer.model)
 
-    def _saver(self) -> Callable[[Path], None]:
-        """Gather the weights, on every process, and say how to write them on one."""
+    def _gathered(self) -> dict[str, Tensor] | Callable[[Path], None]:
+        """Gather the weights, on every process; by name, or as what writes them on one, as the way of syncing asks."""
         model = self._model()
         is_adapter = isinstance(model, PeftModel)
         state_dict = trl_seams.whole_weights(self.trainer, trained_only=is_adapter)
+        if self.trainer.args.weight_sync == "nccl":
+            is_main = self.trainer.accelerator.is_main_process
+            return trl_seams.checkpoint_weights(self.trainer, state_dict) if is_main else {}
         if is_adapter:
             return lambda path: model.save_pretrained(str(path), state_dict=state_dict, save_embedding_layers=False)
         return lambda path: model.save_pretrained(str(path), state_dict=state_dict)
 
 
-def _restore(generator: VLLMGenerator, sync: FolderSync) -> bool:
+def _restore(generator: VLLMGenerator, sync: ServerSync) -> bool:
     return sync.restore(generator.weight_version)

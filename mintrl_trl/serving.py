@@ -16,7 +16,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from .config import MInTRLConfig
+from .config_combinations import check_weight_sync
 from .errors import ConfigError
+from .generation.nccl_sync import TRANSFER_FLAG
 from .generation.server import server_root
 from .generation.vllm_worker import EXTENSION
 from .judge_setup import longest_text_tokens
@@ -176,6 +178,12 @@ def _policy_command(recipe: Recipe, url: str, machine: Machine, more: Sequence[s
     at_once += args.max_concurrent_reviews if judges else 0
     words += ["--max-num-seqs", str(min(max(at_once, 16), MOST_SEQUENCES))]
     environment = {"VLLM_SERVER_DEV_MODE": "1"}  # routes that tell of weights, and reload them
+    check_weight_sync(args.weight_sync, is_adapter=policy.use_peft)
+    if args.weight_sync == "nccl" and machine.device == "cpu":
+        allowed = "'auto', 'checkpoint' or 'lora' for a server on a CPU"
+        raise ConfigError("weight_sync", "nccl", allowed, "set `weight_sync: auto`")
+    if args.weight_sync == "nccl":
+        words += TRANSFER_FLAG
     if policy.use_peft:
         words += ["--enable-lora", "--max-lora-rank", str(adapter_rank(policy.lora_r))]
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"

@@ -17,7 +17,9 @@ import torch
 from accelerate.utils import gather
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from transformers.core_model_loading import revert_weight_conversion
 from trl import GRPOTrainer
+from trl.import_utils import TRLExperimentalWarning
 from trl.trainer.utils import get_peak_flops
 
 from .rollouts.rollout import Author, Rollout
@@ -38,6 +40,25 @@ SAMPLED_LOGPS = "sampled_logps"  # (B, C) under whoever sampled a token of the p
 ROW = "row"  # (B,) place in the generated batch of all processes
 LIVE = "live"  # (B,) bool, false for rows that were cut short because they have no gradient
 ENTROPY_SAMPLE = "entropy_sample"  # (B,) bool, rows that the entropy is measured on
+
+
+@dataclass(frozen=True)
+class WeightTransfer:
+    """The trainer's side of vLLM's weight transfer over NCCL, as TRL's `WeightTransferClient` picks it by version.
+
+    Args:
+        get_ip (`Callable[[], str]`): This machine's address.
+        get_open_port (`Callable[[], int]`): A free port.
+        packs_by_group (`bool`): Whether `packed` is said when a group is formed; otherwise with each update.
+        open_group (`Callable`): `init_info` -> the group, once all workers have come.
+        send (`Callable`): (name, tensor) pairs and a group -> `None`, once all is sent.
+    """
+
+    get_ip: Callable[[], str]
+    get_open_port: Callable[[], int]
+    packs_by_group: bool
+    open_group: Callable[[dict[str, Any]], Any]
+    send: Callable[[Iterator[tuple[str, Tensor]], Any], None]
 
 
 @dataclass(frozen=True)
@@ -227,6 +248,39 @@ def whole_weights(trainer: GRPOTrainer, *, trained_only: bool = False) -> dict[s
     weights = accelerator.get_state_dict(model)
     tied = getattr(accelerator.unwrap_model(trainer.model), "all_tied_weights_keys", {})
     return {name: weight for name, weight in weights.items() if name not in tied}
+
+
+def checkpoint_weights(trainer: GRPOTrainer, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`whole_weights` under the names and in the shapes that `save_pretrained` would write, which servers know."""
+    return dict(revert_weight_conversion(trainer.accelerator.unwrap_model(trainer.model), weights))
+
+
+def weight_transfer() -> WeightTransfer | None:
+    """What sends weights from GPU to GPU; `None` where vLLM is not installed.
+
+    Not TRL's client itself: it joins the sending thread without a limit, and sees what failed there only once the
+    server's call has timed out.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TRLExperimentalWarning)
+        from trl.experimental.async_grpo import weight_transfer as upstream
+    if not hasattr(upstream, "get_ip"):
+        return None
+    if upstream._HAS_STATEFUL_TRAINER_ENGINE:
+
+        def send(pairs: Iterator[tuple[str, Tensor]], group: Any) -> None:
+            upstream.packed_nccl_broadcast_producer(
+                iterator=pairs, group=group, src=0, post_iter_func=lambda pair: pair[1]
+            )
+
+        return WeightTransfer(upstream.get_ip, upstream.get_open_port, True, upstream.open_trainer_endpoint, send)
+    engine = upstream.NCCLWeightTransferEngine
+
+    def send_by_engine(pairs: Iterator[tuple[str, Tensor]], group: Any) -> None:
+        how = upstream.NCCLTrainerSendWeightsArgs(group=group, packed=True)
+        engine.trainer_send_weights(iterator=pairs, trainer_args=how)
+
+    return WeightTransfer(upstream.get_ip, upstream.get_open_port, False, engine.trainer_init, send_by_engine)
 
 
 def save_gathered(trainer: GRPOTrainer, folder: str) -> None:

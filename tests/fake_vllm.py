@@ -75,6 +75,7 @@ class FakeVLLM:
         self.model, self.max_model_len, self.dev_mode, self.lora = model, max_model_len, dev_mode, lora
         self.logprobs_mode = "raw_logprobs"
         self.device, self.worker_extension = "cuda", ""
+        self.transfer: dict | None = None  # --weight-transfer-config
         self.dtype: str | None = None
         self.chat_models: set[str] | None = None  # names that chats may ask for; None: any
         self.script: Callable[[dict], list] = count_down
@@ -261,6 +262,7 @@ class FakeVLLM:
             "model_config": {"logprobs_mode": self.logprobs_mode, "dtype": self.dtype},
             "device_config": {"device": self.device},
             "parallel_config": {"worker_extension_cls": self.worker_extension},
+            "weight_transfer_config": self.transfer,
         }
 
     def _tokenize(self, body: dict) -> tuple[int, Any]:

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from accelerate import PartialState
@@ -17,11 +18,14 @@ from accelerate.utils import DistributedType
 from datasets import Dataset
 from peft import LoraConfig
 
-from mintrl_trl import GenerationError, JudgeError, MInTRLTrainer, NoVerdict, trl_seams
+from mintrl_trl import GenerationError, JudgeError, MInTRLTrainer, NoVerdict, config_combinations, trl_seams
+from mintrl_trl import served_policy as serving
+from mintrl_trl import training_rows as start
 from mintrl_trl.errors import CheckpointError
 from mintrl_trl.generation.server import ServerControl
 from tests.tiny import double_precision, tiny_model
 from tests.trainers import ROWS, HashGenerator, RejectLastStep, make_trainer
+from tests.weight_receiver import FileChannel
 
 PROCESSES = 2
 # Three prompts x (2 + 2): with two processes, the group in the middle lies on both.
@@ -149,31 +153,29 @@ def local(folder: Path, server: str, kind: str) -> dict:
     return trained(folder, **GROUPS, generator=None, max_completion_length=12)
 
 
-def served(folder: Path, server: str, kind: str) -> dict:
+def served(folder: Path, server: str, kind: str, **settings) -> dict:
     """Full weights go to a server, which all processes ask."""
-    return trained(
-        folder,
-        **GROUPS,
-        model=str(folder.parent / "model"),
-        generator=None,
-        use_vllm=True,
-        vllm_server_base_url=server,
-    )
+    where = {"model": str(folder.parent / "model"), "use_vllm": True, "vllm_server_base_url": server}
+    return trained(folder, **GROUPS, generator=None, **where, **settings)
+
+
+def served_nccl(folder: Path, server: str, kind: str) -> dict:
+    """They go by name, from the first process; the machine passes for one with GPUs."""
+    sent = folder.with_suffix(".sent")
+    with (
+        patch.object(config_combinations, "_check_weight_sync"),
+        patch.object(start, "check_device"),
+        patch.object(serving, "GPUChannel", lambda device: FileChannel(sent)),
+    ):
+        return served(folder, server, kind, weight_sync="nccl")
 
 
 def served_adapter(folder: Path, server: str, kind: str) -> dict:
     """An adapter goes to the server, which is as one started anew."""
     if PartialState().is_main_process:
         ServerControl(server).call("POST", "/update_weight_version", {"new_version": "default"}, seconds=5)
-    return trained(
-        folder,
-        **GROUPS,
-        model=str(folder.parent / "model"),
-        generator=None,
-        use_vllm=True,
-        vllm_server_base_url=server,
-        trainer_kwargs={"peft_config": LoraConfig(r=2, target_modules=["q_proj", "v_proj"])},
-    )
+    adapter = LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+    return served(folder, server, kind, trainer_kwargs={"peft_config": adapter})
 
 
 def resumed(folder: Path, server: str, kind: str) -> dict:
@@ -316,6 +318,7 @@ SCENARIOS = {
     "resumed": resumed,
     "thinned": thinned,
     "served": served,
+    "served_nccl": served_nccl,
     "served_adapter": served_adapter,
 }
 KINDS = {"ddp": list(SCENARIOS), "fsdp2": [name for name in SCENARIOS if name != "local"]}  # which FSDP2 refuses

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from mintrl_trl.cli import main
-from mintrl_trl.doctor import Level, examine
+from mintrl_trl.doctor import Level, examine, servers
 from mintrl_trl.generation.vllm_worker import EXTENSION
 
 from .chat_endpoint import KEEP_TEXT
@@ -131,6 +131,42 @@ def test_an_adapter_and_its_judge_on_one_server_are_right(setup):
     assert [str(finding) for finding in found if finding.level is not Level.OK] == []
     assert any("as adapters, beside the base model" in finding.text for finding in found)
     assert setup.policy.adapters == {}
+
+
+def from_gpu_to_gpu(setup, transfer):
+    del setup.settings["use_cpu"]
+    setup.settings["weight_sync"] = "nccl"
+    setup.policy.transfer = transfer
+
+
+def test_weights_from_gpu_to_gpu_are_right(setup):
+    from_gpu_to_gpu(setup, {"backend": "nccl"})
+    found = setup.findings()
+    assert [str(finding) for finding in found if finding.level is Level.PROBLEM] == []
+    assert any("new weights arrive from GPU to GPU" in finding.text for finding in found)
+
+
+@pytest.mark.parametrize("transfer", [None, {"backend": "ipc"}], ids=["none", "another"])
+def test_a_server_that_takes_no_weights_from_gpu_to_gpu(setup, transfer):
+    from_gpu_to_gpu(setup, transfer)
+    text = setup.problem()
+    assert """it lacks --weight-transfer-config '{"backend": "nccl"}'""" in text
+    assert "restart it: mintrl serve policy" in text
+
+
+def test_an_adapter_does_not_go_from_gpu_to_gpu(setup):
+    setup.alone_on_one_server()
+    from_gpu_to_gpu(setup, {"backend": "nccl"})
+    setup.settings["judge_base_url"] = f"{setup.judge.url}/v1"
+    setup.judge.model = str(setup.model)
+    found = [str(finding) for finding in setup.findings() if "weight_sync" in finding.text]
+    assert any("lora or auto for a model that trains an adapter" in finding for finding in found)
+
+
+def test_without_vllm_beside_the_trainer_nothing_goes_from_gpu_to_gpu(setup, monkeypatch):
+    from_gpu_to_gpu(setup, {"backend": "nccl"})
+    monkeypatch.setattr(servers, "trains_here", lambda args: True)
+    assert "vLLM is not installed in the trainer's environment" in setup.problem()
 
 
 def broken_key(setup):

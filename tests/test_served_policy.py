@@ -243,7 +243,7 @@ def test_a_server_restarted_in_the_middle_of_rollouts_gets_the_weights_before_it
 
 @pytest.mark.parametrize(
     ("weight_sync", "peft_config", "allowed"),
-    [("lora", None, "checkpoint or auto for a model that trains full weights"),
+    [("lora", None, "checkpoint, nccl or auto for a model that trains full weights"),
      ("checkpoint", LoraConfig(r=2), "lora or auto for a model that trains an adapter")],
     ids=["full weights", "adapter"],
 )  # fmt: skip

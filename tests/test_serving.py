@@ -170,3 +170,22 @@ def test_the_server_takes_the_place_of_the_command(tmp_path):
     printed, ran = out.splitlines()
     assert ran.split(" ")[:4] == [str(process.pid), "1", "serve", "Qwen/Qwen3-1.7B"]
     assert printed.endswith(ran.partition("serve ")[2])
+
+
+def test_weights_from_gpu_to_gpu_need_a_flag():
+    assert "--weight-transfer-config" not in options(command("policy"))
+    found = command("policy", PAPER, "--weight_sync", "nccl")
+    assert options(found)["--weight-transfer-config"] == '{"backend": "nccl"}'
+    assert """--weight-transfer-config '{"backend": "nccl"}'""" in str(found)
+    assert found.environment == {"VLLM_SERVER_DEV_MODE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "machine", "allowed"),
+    [(ONE_GPU, Machine(), "lora or auto for a model that trains an adapter"),
+     (PAPER, Machine(device="cpu"), "'auto', 'checkpoint' or 'lora' for a server on a CPU")],
+    ids=["adapter", "CPU"],
+)  # fmt: skip
+def test_weights_from_gpu_to_gpu_are_refused_where_they_cannot_go(path, machine, allowed):
+    with pytest.raises(ConfigError, match=f"`weight_sync` is 'nccl'. Allowed: {allowed}"):
+        command("policy", path, "--weight_sync", "nccl", "--judge_base_url", "http://a:8001/v1", machine=machine)

@@ -100,7 +100,7 @@ def disk_need(recipe: Recipe, policy: "Policy") -> float:
         saves = min(saves, args.save_total_limit or saves)
         whole = min(saves, args.resumable_checkpoints + 1)  # the next one is written before one is thinned
         need += whole * trained * (_MASTER_BYTES + _ADAM_BYTES) + (saves - whole) * trained * _THIN_BYTES
-    if args.generation == "vllm":
+    if args.generation == "vllm" and args.weight_sync != "nccl":
         need += _SYNCED_VERSIONS * trained * _MASTER_BYTES
     need += trained * _MASTER_BYTES  # the model at the end
     return need * _SPARE

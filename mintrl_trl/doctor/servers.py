@@ -3,16 +3,21 @@
 Only reads. What a run would refuse at start-up, or find out hours later, is a problem with the flag that mends it.
 """
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import GenerationError
+from .. import trl_seams
+from ..config_combinations import check_weight_sync
+from ..errors import ConfigError, GenerationError
+from ..generation.nccl_sync import TRANSFER_FLAG
 from ..generation.server import ServerControl, ServerError
+from ..generation.server_sync import FIRST_WEIGHTS
 from ..generation.vllm_worker import EXTENSION
 from ..recipe import Recipe
 from ..serving import policy_room
-from .findings import Finding, note, ok, problem
+from .findings import Finding, note, ok, problem, refused
 from .machine import compute_dtype, trains_here
 from .policy import Policy
 
@@ -21,7 +26,6 @@ ANSWER_SECONDS = 10.0
 _SAMPLE = (
     "Let $x_1 = \\frac{-3}{8}$; then 1234567 + 89.25 ≠ x², don't:\n\n\tprint(f'{i:>5}',   end='')\n# Grüße, 数学 🎲\n"
 )
-_FIRST_WEIGHTS = "default"  # vLLM's name for the weights it starts with
 
 
 def examine_servers(recipe: Recipe, policy: Policy | None, config: str | Path) -> Iterator[Finding]:
@@ -105,6 +109,11 @@ class _Server:
     def _weights(self, info: dict[str, Any] | None, weights: dict[str, Any] | None) -> Iterator[Finding]:
         config = (info or {}).get("vllm_config", {})
         version = (weights or {}).get("weight_version")
+        try:
+            check_weight_sync(self.args.weight_sync, is_adapter=self.recipe.policy.use_peft)
+        except ConfigError as error:
+            yield refused(self.topic, error)
+            return
         if self.recipe.policy.use_peft:
             yield from self._adapter(config, version)
         else:
@@ -125,7 +134,7 @@ class _Server:
             yield problem(
                 self.topic, f"adapters of rank {room} at most, and lora_r is {rank}", f"restart it: {self.start}"
             )
-        elif version not in (None, _FIRST_WEIGHTS):
+        elif version not in (None, FIRST_WEIGHTS):
             text = f"its base weights are no longer those it started with, but {version!r} of another run"
             yield problem(self.topic, text, f"restart it: {self.start}")
         else:
@@ -136,6 +145,9 @@ class _Server:
             text = "no weights can be brought to it: it lacks VLLM_SERVER_DEV_MODE=1 in its environment"
             yield problem(self.topic, text, f"restart it: {self.start}")
             return
+        if self.args.weight_sync == "nccl":
+            yield from self._transfer(config, version)
+            return
         on_cpu = config.get("device_config", {}).get("device") == "cpu"
         extension = config.get("parallel_config", {}).get("worker_extension_cls")
         if on_cpu and self.policy is not None and self.policy.ties_embeddings and extension != EXTENSION:
@@ -144,10 +156,24 @@ class _Server:
             )
             yield problem(self.topic, text, f"restart it: {self.start}")
             return
-        if version != _FIRST_WEIGHTS:
+        if version != FIRST_WEIGHTS:
             yield note(self.topic, f"it has weights {version!r} of another run, which the first sync replaces")
         folder = self.args.weight_sync_dir or f"{self.args.output_dir}/weight_sync"
         yield ok(self.topic, f"new weights arrive as files in {folder}, which the server must see under that path")
+
+    def _transfer(self, config: dict[str, Any], version: str) -> Iterator[Finding]:
+        transfer = config.get("weight_transfer_config", {"backend": "nccl"}) or {}
+        flag = shlex.join(TRANSFER_FLAG)
+        if transfer.get("backend") != "nccl":
+            text = f"it takes no weights from GPU to GPU: it lacks {flag}"
+            yield problem(self.topic, text, f"restart it: {self.start}")
+        elif trains_here(self.args) and trl_seams.weight_transfer() is None:
+            text = "weights cannot be sent from GPU to GPU: vLLM is not installed in the trainer's environment"
+            yield problem(self.topic, text, "pip install 'mintrl_trl[vllm]' here, or set `weight_sync: checkpoint`")
+        else:
+            if version != FIRST_WEIGHTS:
+                yield note(self.topic, f"it has weights {version!r} of another run, which the first sync replaces")
+            yield ok(self.topic, "new weights arrive from GPU to GPU")
 
     def _numbers(self, config: dict[str, Any]) -> Iterator[Finding]:
         mode = config.get("model_config", {}).get("logprobs_mode")

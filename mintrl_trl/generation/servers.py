@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import GenerationError
 from ..rollouts.doors import SampledToken
+from .server_sync import ServerSync
 from .vllm import VLLMGenerator
-from .weight_sync import FolderSync
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -125,13 +124,13 @@ class SeveralServers:
 
 
 class SyncToAll:
-    """A [`WeightSync`] that saves once and has all servers load at the same time.
+    """A [`WeightSync`] that prepares weights once and has all servers load them, at the same time where they can.
 
     Args:
-        syncs (`Sequence[FolderSync]`): One for each server, of one kind, folder and run.
+        syncs (`Sequence[ServerSync]`): One for each server, of one kind and run.
     """
 
-    def __init__(self, syncs: Sequence[FolderSync]):
+    def __init__(self, syncs: Sequence[ServerSync]):
         self.syncs = tuple(syncs)
 
     @property
@@ -144,19 +143,20 @@ class SyncToAll:
         for sync in self.syncs:
             sync.run_id = value
 
-    def sync(self, version: str, save: Callable[[Path], None]) -> str:
+    def sync(self, version: str, weights: Any) -> str:
         """Bring the weights to every server.
 
         Raises:
             GenerationError: One of them refused or took too long; all have been asked by then. Or they serve the model
                 under different names.
         """
-        path = self.syncs[0].save(version, save)
-        names = set(_on_each(lambda sync: sync.load(version, path), self.syncs))
+        prepared = self.syncs[0].prepare(version, weights)
+        places = len(self.syncs) if self.syncs[0].at_once else 1
+        names = set(_on_each(lambda sync: sync.load(version, prepared), self.syncs, places))
         if len(names) > 1:
             allowed = ", ".join(map(repr, sorted(names)))
             raise GenerationError(f"the servers have different names for one model ({allowed}): start them alike")
-        self.syncs[0].remove_old_folders()
+        self.syncs[0].tidy()
         return names.pop()
 
     def verify(self, version: str) -> None:
@@ -171,9 +171,14 @@ class SyncToAll:
         """Have every server that was restarted load `version` again; says whether one had to."""
         return any(_on_each(lambda sync: sync.restore(version), self.syncs))
 
+    def close(self) -> None:
+        """As each of them."""
+        for sync in self.syncs:
+            sync.close()
 
-def _on_each(function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-    """`function` of all items at the same time; the first error is raised once all have ended."""
+
+def _on_each(function: Callable[[_T], _R], items: Iterable[_T], places: int | None = None) -> list[_R]:
+    """`function` of all items, `places` or all at the same time; the first error is raised once all have ended."""
     items = list(items)
-    with ThreadPoolExecutor(len(items)) as pool:
+    with ThreadPoolExecutor(places or len(items)) as pool:
         return list(pool.map(function, items))
