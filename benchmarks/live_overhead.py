@@ -27,8 +27,9 @@ from mintrl_trl.rollouts.rollout import Problem, Role, Rollout, RolloutRequest
 from mintrl_trl.rollouts.sampler import InterventionSampler, SamplerSettings
 from mintrl_trl.rollouts.schedule import InterventionBudget
 
-# SmolLM2's ids of control tokens that running text never holds; here they mark the end and what the judge wrote.
-END, FIX = 5, 6
+# SmolLM2's ids of control tokens; here they mark the end and what the judge wrote. Where the model samples one of them
+# itself, `LETTER` takes its place.
+END, FIX, LETTER = 5, 6, 1001
 _VOCABULARY_SIZE = 49_152
 
 
@@ -115,14 +116,18 @@ class MeteredPolicy:
         self.weight_version = ""
 
     async def stream(self, prefix_ids: Sequence[int], max_tokens: int, seed: int) -> AsyncIterator[SampledToken]:
-        """As the server samples, but for the last token of a row."""
-        start = self._scenario.prompt_tokens
-        row = prefix_ids[start - 1] - _first_of_row(0)
-        left = self._scenario.lengths[row] - (len(prefix_ids) - start - prefix_ids[start:].count(FIX))
-        async with aclosing(self._generator.stream(prefix_ids, min(max_tokens, left), seed)) as tokens:
-            async for token in tokens:
-                left -= 1
-                yield token if left else SampledToken(END, token.logp)
+        """As the server samples, but for the last token of a row, and for ends and marks that are none."""
+        start, prefix = self._scenario.prompt_tokens, [*prefix_ids]
+        row = prefix[start - 1] - _first_of_row(0)
+        left = self._scenario.lengths[row] - (len(prefix) - start - prefix[start:].count(FIX))
+        room = min(max_tokens, left)
+        while room:
+            async with aclosing(self._generator.stream(prefix, room, seed)) as tokens:
+                async for token in tokens:
+                    left, room = left - 1, room - 1
+                    sampled = LETTER if token.id in (END, FIX) else token.id
+                    prefix.append(sampled)
+                    yield SampledToken(sampled if left else END, token.logp)
 
 
 class ScriptedJudge:
