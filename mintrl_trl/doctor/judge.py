@@ -15,6 +15,7 @@ from ..judges.llm import LLMJudge
 from ..recipe import Recipe
 from ..rollouts.loop import shared_loop
 from ..serving import judges_on_policy_server, policy_model
+from ..wire import server_of
 from .findings import Finding, note, ok, problem, refused
 from .policy import Policy
 from .servers import ANSWER_SECONDS
@@ -35,8 +36,8 @@ def examine_judge(recipe: Recipe, policy: Policy | None, config: str | Path) -> 
     if args.judge not in ("llm", "self"):
         yield ok(_TOPIC, "a program, in process")
         return
-    on_policy = set(map(server_root, args.server_urls))
-    if args.judge_base_url and server_root(args.judge_base_url) in on_policy and not recipe.policy.use_peft:
+    on_policy = set(map(server_of, args.server_urls))
+    if args.judge_base_url and server_of(args.judge_base_url) in on_policy and not recipe.policy.use_peft:
         text = f"it is asked at {args.judge_base_url}, the policy's server, whose weights every sync replaces"
         fix = (
             f"start one of its own (mintrl serve judge --config {config}) and set `judge_base_url`, or `use_peft: true`"

@@ -9,7 +9,6 @@ never read from the environment, and appears in no message.
 import asyncio
 import json
 import logging
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError, JudgeError, NoVerdict
+from ..wire import is_local, seconds_to_wait
 from .prompts import Message
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ class OpenAIChat:
                 api_key=self._api_key or "none",  # never the variable that the library would read
                 max_retries=0,
                 timeout=openai.Timeout(self.timeout_seconds, connect=min(CONNECT_SECONDS, self.timeout_seconds)),
+                http_client=openai.DefaultAsyncHttpx2Client(trust_env=not is_local(self.base_url)),  # else by a proxy
             )
             self._loop = loop
         return self._client
@@ -297,7 +298,7 @@ class OpenAIChat:
         if status not in (408, 429) and status < 500:
             return RefusedError(message, status, words)
         reason = {408: "timeout", 429: "rate_limited"}.get(status, "server_error")
-        return ChatFault(reason, message, _seconds(error.response.headers.get("retry-after")))
+        return ChatFault(reason, message, seconds_to_wait(error.response.headers.get("retry-after")))
 
     def _reply(self, answer: dict[str, Any]) -> ChatReply:
         """A chat's or a completion's answer. Fields are missing, null or odd at some endpoints."""
@@ -332,12 +333,3 @@ class OpenAIChat:
 def _names(words: str, *fields: str) -> bool:
     """Whether the words of a refusal name all these fields."""
     return all(re.search(rf"\b{field}\b", words) for field in fields)
-
-
-def _seconds(header: str | None) -> float:
-    """The seconds of a `Retry-After` header; 0 without one, or where it holds a date."""
-    try:
-        seconds = float(header or 0.0)
-    except ValueError:
-        return 0.0
-    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
