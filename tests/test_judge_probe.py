@@ -278,3 +278,12 @@ def test_a_gateway_in_trouble_is_not_taken_for_vllm():
     endpoint.routes["POST", "/tokenize"] = lambda body: (200, {"hello": "world"})
     judge, _ = asked(endpoint)
     assert judge.reply_form is ReplyForm.SCHEMA
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None, "completion_tokens": 3}])
+def test_a_budget_that_could_never_be_spent_is_refused(usage):
+    endpoint = Endpoint()
+    endpoint.usage = usage
+    assert asked(endpoint, review)[1] == KEEP
+    with pytest.raises(JudgeError, match=r"does not say how many tokens.*judge_budget_tokens"):
+        asked(endpoint, budget_tokens=1000)

@@ -100,4 +100,4 @@ def test_a_server_that_asks_for_time_gets_it(monkeypatch):
         headers = ("3", "9999", "Wed, 21 Oct 2026 07:28:00 GMT")
         server.faults["/v1/completions"].extend(Status(429, retry_after=header) for header in headers)
         assert asyncio.run(rollout(server.url)) == [1, END]
-    assert pauses == [3.0, 30.0, pause_seconds(2, 0)]
+    assert [pause for pause in pauses if pause] == [3.0, 30.0, pause_seconds(2, 0)]  # libraries pause for 0 s

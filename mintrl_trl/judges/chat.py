@@ -9,6 +9,7 @@ never read from the environment, and appears in no message.
 import asyncio
 import json
 import logging
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,8 @@ CONNECT_SECONDS = 10.0
 LONGEST_TEXT_CHARS = 1000
 HIDDEN = "(hidden)"
 _NEW_NAMES = {"max_tokens": "max_completion_tokens"}  # of fields that some endpoints know by another name only
+# Words of a provider that will not read this text; another rollout's it may. (DeepSeek, Azure, Alibaba)
+_WITHHELD = re.compile(r"content exists risk|content[ _]filter|content management policy|data_inspection_failed", re.I)
 _TOO_LONG = re.compile(
     r"context[ _]length|context window|maximum model length|prompt is too long|too many tokens", re.I
 )
@@ -166,7 +169,7 @@ class OpenAIChat:
 
         Raises:
             ChatFault: Timeout, cut connection, status 408, 429 or 5xx, or a reply without any choice.
-            NoVerdict: The messages do not fit the model's context.
+            NoVerdict: The messages do not fit the model's context, or the provider will not read them.
             JudgeError: Any other refusal, with the endpoint's own text.
         """
         sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0, "seed": seed}
@@ -295,6 +298,8 @@ class OpenAIChat:
         message = f"{self.shown_url} answered {status} for model {self.model!r}: {words or '(no text)'}"
         if status == 413 or (status in (400, 422) and _TOO_LONG.search(words)):
             return NoVerdict("context_length", message)
+        if status in (400, 403, 422) and _WITHHELD.search(words):
+            return NoVerdict("content_filter", message)
         if status not in (408, 429) and status < 500:
             return RefusedError(message, status, words)
         reason = {408: "timeout", 429: "rate_limited"}.get(status, "server_error")
@@ -310,7 +315,8 @@ class OpenAIChat:
             details = usage.get("prompt_tokens_details") or {}
             ids, logprobs = choice.get("token_ids"), choice.get("logprobs") or {}
             logps = logprobs.get("token_logprobs") or [token["logprob"] for token in logprobs.get("content") or []]
-            known = ids is not None and len(logps) == len(ids) and all(isinstance(logp, float | int) for logp in logps)
+            logps = [math.nan if logp is None else float(logp) for logp in logps]  # JSON has no NaN
+            known = ids is not None and len(logps) == len(ids)
             return ChatReply(
                 text=text if isinstance(text, str) else "",
                 finish_reason=str(choice.get("finish_reason") or ""),
@@ -320,7 +326,7 @@ class OpenAIChat:
                 # DeepSeek has a name of its own for it.
                 cached_tokens=int(details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0),
                 ids=None if ids is None else tuple(ids),
-                logps=tuple(map(float, logps)) if known else None,
+                logps=tuple(logps) if known else None,
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             detail = f"{self.shown_url} sent no completion: {str(answer)[:LONGEST_TEXT_CHARS]}"

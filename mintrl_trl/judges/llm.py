@@ -198,8 +198,8 @@ class LLMJudge:
 
         Raises:
             NoVerdict: No usable reply: `empty`, `length`, `unparsable`, `inconsistent`, `out_of_range`,
-                `context_length`, or after the last retry `timeout`, `rate_limited`, `server_error`, `connection`,
-                `bad_response`.
+                `context_length`, `content_filter`, or after the last retry `timeout`, `rate_limited`, `server_error`,
+                `connection`, `bad_response`.
             JudgeError: The endpoint refuses such requests.
         """
         if self.exhausted:  # this one waited for its turn while others spent the rest
@@ -228,7 +228,8 @@ class LLMJudge:
         A correction that gives the problem's answer away is withheld: it comes back empty and is counted in `leaks`.
 
         Raises:
-            NoVerdict: As in `review`, but for what a reply says: any text is a correction.
+            NoVerdict: As in `review`, but for what a reply says: any text is a correction, unless its log-probabilities
+                are no numbers (`broken_logps`).
             JudgeError: As in `review`; also where `shares_tokenizer` was set and no token ids came.
         """
         ids = self._continuable(accepted)
@@ -247,6 +248,8 @@ class LLMJudge:
         reply = await self._ask("correction", seed, ask)
         if not reply.text and reply.reasoning:
             raise _empty(reply)
+        if reply.logps is not None and not all(map(math.isfinite, reply.logps)):
+            raise NoVerdict("broken_logps", f"log-probabilities {reply.logps} of a correction")
         text = clean_correction(reply.text, "" if continued else accepted)
         if leaks_answer(text, problem.answer):
             self.leaks += 1
