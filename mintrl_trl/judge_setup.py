@@ -170,7 +170,7 @@ def _judge_key(variable: str | None) -> str | None:
     """The key that the judge's endpoint asks for, from the environment variable that the config names."""
     if variable is None:
         return None
-    key = os.environ.get(variable)
+    key = os.environ.get(variable, "").strip()
     if not key:
         allowed = "the name of an environment variable that holds the judge's key, or unset"
         raise ConfigError("judge_api_key_env", variable, allowed, f"export {variable}=..., or remove judge_api_key_env")

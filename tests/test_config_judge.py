@@ -30,6 +30,9 @@ PRICES = {"judge_price_per_million_input": 0.28, "judge_price_per_million_output
         ({**JUDGE, "judge_budget_tokens": 0}, "judge_budget_tokens", "at least 1"),
         ({**JUDGE, "judge_price_per_million_input": -1.0}, "judge_price_per_million_input", "at least 0"),
         ({**JUDGE, "judge_extra_body": [1]}, "judge_extra_body", "a mapping"),
+        ({**JUDGE, "judge_extra_body": {"temperature": 0.0}}, "judge_extra_body", "remove temperature"),
+        ({**JUDGE, "judge_extra_body": '{"stream": true}'}, "judge_extra_body", "remove stream"),
+        ({**JUDGE, "judge_timeout_seconds": 900.0}, "judge_timeout_seconds", "set review_timeout_seconds=2700"),
     ],
 )
 def test_refuses(settings, field, text):

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 10.0
 LONGEST_TEXT_CHARS = 1000
 HIDDEN = "(hidden)"
+# Fields of a request that have a setting of their own, or that replies could not be read with.
+OWN_FIELDS = frozenset({"model", "messages", "prompt", "n", "stream", "max_tokens", "temperature", "seed"})
 _NEW_NAMES = {"max_tokens": "max_completion_tokens"}  # of fields that some endpoints know by another name only
 # Words of a provider that will not read this text; another rollout's it may. (DeepSeek, Azure, Alibaba)
 _WITHHELD = re.compile(r"content exists risk|content[ _]filter|content management policy|data_inspection_failed", re.I)
@@ -130,7 +132,7 @@ class OpenAIChat:
         left_out (`set[str]`): Those that it does not take.
 
     Raises:
-        ConfigError: Not an http address, or a key that no header can carry.
+        ConfigError: Not an http address, a key that no header can carry, or `extra_body` holds a field of `OWN_FIELDS`.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class OpenAIChat:
         api_key = (api_key or "").strip()
         if not re.fullmatch(r"[!-~]*", api_key):
             raise ConfigError("api_key", HIDDEN, "one word of ASCII characters", "check how the key was copied")
+        check_extra_body("extra_body", extra_body)
         self.model, self.base_url, self.timeout_seconds = model, base_url, timeout_seconds
         self.extra_body = dict(extra_body or {})
         self.optional, self.left_out = frozenset(optional), set[str]()
@@ -182,7 +185,7 @@ class OpenAIChat:
     ) -> ChatReply:
         """Continue token ids, where the endpoint takes them (vLLM). Raises as a chat request does."""
         sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0, "seed": seed}
-        body = self.extra_body | {"prompt": list(prompt_ids)} | sampling | extra
+        body = {"prompt": list(prompt_ids)} | sampling | self.extra_body | extra
         body.pop("chat_template_kwargs", None)
         return self._reply(await self._ask("/completions", body))
 
@@ -334,6 +337,18 @@ class OpenAIChat:
 
     def _safe(self, text: str) -> str:
         return text.replace(self._api_key, HIDDEN) if self._api_key else text
+
+
+def check_extra_body(field: str, body: Mapping[str, Any] | None) -> None:
+    """Check what a user adds to request bodies.
+
+    Raises:
+        ConfigError: It would take the place of something else.
+    """
+    taken = sorted(OWN_FIELDS & set(body or ()))
+    if taken:
+        allowed = f"fields other than {', '.join(sorted(OWN_FIELDS))}, which are set elsewhere or not at all"
+        raise ConfigError(field, taken, allowed, f"remove {', '.join(taken)} from {field}")
 
 
 def _names(words: str, *fields: str) -> bool:
