@@ -9,7 +9,7 @@ import yaml
 
 from mintrl_trl import ConfigError, MInTRLConfig
 from mintrl_trl.config_checks import check_keys
-from mintrl_trl.judge_setup import build_judge
+from mintrl_trl.judge_setup import build_judge, endpoint_judge
 
 JUDGE = {"judge_base_url": "http://localhost:8001/v1"}
 SERVED_SELF = {"judge": "self", "use_vllm": True}
@@ -80,3 +80,9 @@ def test_each_process_has_its_share_of_the_budget(monkeypatch):
     assert (judge.account.budget_tokens, judge.account.budget_cost) == (33, 2.0)
     assert judge.account.prices == (0.28, 0.42)
     assert judge.longest_text_tokens == 2048 + 4 * (512 + 64)
+
+
+def test_a_blank_key_is_no_key(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", " \n")
+    with pytest.raises(ConfigError, match=r"`judge_api_key_env` is 'JUDGE_KEY'.*export JUDGE_KEY"):
+        endpoint_judge(MInTRLConfig("runs/demo", judge_api_key_env="JUDGE_KEY", **JUDGE))
