@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import ConfigError
+from .wire import server_of
 
 HIDDEN = "<hidden>"  # shown instead of a value that may be a secret
 TRUTH_VALUES = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")  # as transformers' parser reads them
@@ -160,7 +161,7 @@ def check_fields(config: Any) -> None:
         several = addresses(given or "") if name == "vllm_server_base_url" else (given,)
         for address in several if given is not None else ():
             _check_address(name, address, example)
-        if len(set(several)) < len(several):
+        if given is not None and len(set(map(server_of, several))) < len(several):
             raise ConfigError(name, given, "each address once", "remove the repeated ones")
     variable = config.judge_api_key_env
     if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):

@@ -233,6 +233,10 @@ def _check_judge(config: Any) -> None:
         if config.judge is not None and not over_http and getattr(config, name) is not None:
             allowed = f"unset with judge={config.judge!r}, which asks no server"
             raise ConfigError(name, getattr(config, name), allowed, f"remove {name}")
+    limit, whole = config.judge_timeout_seconds, config.review_timeout_seconds
+    if over_http and limit > whole:
+        allowed = f"at most review_timeout_seconds={whole:g}, in which a review has to end, repeated requests included"
+        raise ConfigError("judge_timeout_seconds", limit, allowed, f"set review_timeout_seconds={3 * limit:g}")
     prices = (config.judge_price_per_million_input, config.judge_price_per_million_output)
     if config.judge_budget_cost is not None and None in prices:
         allowed = "unset without judge_price_per_million_input and judge_price_per_million_output"

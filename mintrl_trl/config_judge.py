@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ConfigError
+from .judges.chat import check_extra_body
 
 # What is said to an endpoint, or counted of it, and set in no other judge.
 WIRE_SETTINGS = (
@@ -106,3 +107,4 @@ class JudgeConfig:
         if body is not None and not isinstance(body, dict):
             allowed, fix = "a mapping from fields to values", 'write it as {"name": value}'
             raise ConfigError("judge_extra_body", type(body).__name__, allowed, fix)
+        check_extra_body("judge_extra_body", body)

@@ -6,7 +6,7 @@ refused.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .config import MInTRLConfig
@@ -87,13 +87,19 @@ def longest_text_tokens(args: MInTRLConfig) -> int:
 
 
 def endpoint_judge(
-    args: MInTRLConfig, model: str | None = None, base_url: str | None = None, *, num_processes: int = 1, **options: Any
+    args: MInTRLConfig,
+    model: str | None = None,
+    base_url: str | Sequence[str] | None = None,
+    *,
+    num_processes: int = 1,
+    **options: Any,
 ) -> "LLMJudge":
     """A judge behind an endpoint. Each process has one, so each has its share of the budget.
 
     Args:
         args ([`MInTRLConfig`]): The settings.
-        model (`str`, *optional*), base_url (`str`, *optional*): Whom to ask, instead of the settings' model and URL.
+        model (`str`, *optional*), base_url (`str` or `Sequence[str]`, *optional*): Whom to ask, instead of those of the
+            settings.
         num_processes (`int`, *optional*, defaults to 1): Processes of the run.
         **options: For [`LLMJudge`], instead of what the settings say.
 
@@ -127,7 +133,7 @@ def endpoint_judge(
 def served_self_judge(
     args: MInTRLConfig, base_model: str, *, keeps_base: bool, starts_as_base: bool, num_processes: int = 1
 ) -> "LLMJudge":
-    """The initial policy with privileged context: on the policy's own server beside its adapter, or on another.
+    """The initial policy with privileged context: on the policy's own servers beside its adapter, or on another.
 
     Args:
         args ([`MInTRLConfig`]): The settings.
@@ -153,7 +159,7 @@ def served_self_judge(
                 f"the address of a second server with the initial model: {reason}",
                 "start one and set judge_base_url='http://localhost:8001/v1', or train a new adapter",
             )
-        url, model = f"{args.server_urls[0].removesuffix('/v1')}/v1", base_model
+        url, model = [f"{server.removesuffix('/v1')}/v1" for server in args.server_urls], base_model
     extra_body = {"chat_template_kwargs": dict(args.chat_template_kwargs)} | (args.judge_extra_body or {})
     return endpoint_judge(
         args,
@@ -170,7 +176,7 @@ def _judge_key(variable: str | None) -> str | None:
     """The key that the judge's endpoint asks for, from the environment variable that the config names."""
     if variable is None:
         return None
-    key = os.environ.get(variable)
+    key = os.environ.get(variable, "").strip()
     if not key:
         allowed = "the name of an environment variable that holds the judge's key, or unset"
         raise ConfigError("judge_api_key_env", variable, allowed, f"export {variable}=..., or remove judge_api_key_env")

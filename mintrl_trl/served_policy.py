@@ -22,7 +22,7 @@ from .config_combinations import check_weight_sync
 from .errors import ConfigError
 from .generation.nccl_sync import NCCLSync
 from .generation.recovery import Recovery
-from .generation.server import LOST_KINDS, ServerError, server_root
+from .generation.server import LOST_KINDS, ServerError
 from .generation.server_sync import ServerSync, WeightSync
 from .generation.servers import SeveralServers, SyncToAll
 from .generation.vllm import VLLMGenerator
@@ -30,6 +30,7 @@ from .generation.weight_sync import CheckpointSync, LoRASync
 from .processes import all_or_none
 from .rollouts.doors import Vocabulary
 from .weight_channel import GPUChannel
+from .wire import server_of
 
 if TYPE_CHECKING:
     from .trainer import MInTRLTrainer
@@ -114,7 +115,7 @@ class ServedPolicy:
         args = self.trainer.args
         if not args.needs_judge or args.judge_base_url is None:
             return
-        if server_root(args.judge_base_url) in map(server_root, urls):
+        if server_of(args.judge_base_url) in map(server_of, urls):
             raise ConfigError(
                 "judge_base_url",
                 args.judge_base_url,

@@ -13,16 +13,15 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from .config import MInTRLConfig
 from .config_combinations import check_weight_sync
 from .errors import ConfigError
 from .generation.nccl_sync import TRANSFER_FLAG
-from .generation.server import server_root
 from .generation.vllm_worker import EXTENSION
 from .judge_setup import longest_text_tokens
 from .recipe import Recipe
+from .wire import listening_host, machine_of, port_of, server_of
 
 ROLES = ("policy", "judge")
 DEVICES = ("gpu", "cpu")
@@ -32,7 +31,6 @@ ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's --max-lora
 INSTRUCTION_TOKENS = 2048  # of a review's prompt beside question and solution, generously
 REFERENCE_TOKENS = 4096  # of a reference solution, which a self-judge reads too
 MOST_SEQUENCES = 1024  # decoded at once by one GPU
-LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 CPU_PYTHON = Path(".venv-vllm/bin/python")  # where `make test-servers` installs vLLM for CPU
 _CPU_CACHE_GIB = 4
 
@@ -141,17 +139,11 @@ def judge_room(args: MInTRLConfig) -> int:
     return -(-need // 1024) * 1024
 
 
-def is_local(url: str) -> bool:
-    """Whether an address is this machine's own."""
-    return urlsplit(url).hostname in LOCAL_HOSTS
-
-
 def shared_gpus(args: MInTRLConfig) -> bool:
     """Whether the recipe has a server of the policy and one of the judge on one machine, which then share GPUs."""
     if not args.needs_judge or args.judge_base_url is None:
         return False
-    hosts = {urlsplit(url).hostname for url in args.server_urls}
-    return urlsplit(args.judge_base_url).hostname in hosts
+    return machine_of(args.judge_base_url) in map(machine_of, args.server_urls)
 
 
 def adapter_rank(rank: int) -> int:
@@ -172,6 +164,11 @@ def adapter_rank(rank: int) -> int:
 
 def _policy_command(recipe: Recipe, url: str, machine: Machine, more: Sequence[str]) -> ServerCommand:
     args, policy = recipe.config, recipe.policy
+    if url.startswith("https:") and "--ssl-keyfile" not in more:
+        allowed = (
+            "an http address of a server to start, or an https one with the flags --ssl-keyfile and --ssl-certfile"
+        )
+        raise ConfigError("vllm_server_base_url", url, allowed, f"write http:{url.removeprefix('https:')}")
     judges = judges_on_policy_server(args)
     words = ["--max-model-len", str(policy_room(args)), "--logprobs-mode", "processed_logprobs"]
     at_once = -(-args.generation_batch_size // (len(args.server_urls) * machine.gpus))
@@ -187,6 +184,8 @@ def _policy_command(recipe: Recipe, url: str, machine: Machine, more: Sequence[s
     if policy.use_peft:
         words += ["--enable-lora", "--max-lora-rank", str(adapter_rank(policy.lora_r))]
         environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+        if machine.gpus > 1:  # by default one for each replica, and vLLM refuses to load adapters into several
+            words += ["--api-server-count", "1"]
     if judges:
         words += ["--enable-prompt-tokens-details"]
     if policy.model_revision not in (None, "main"):
@@ -215,7 +214,7 @@ def _judge_command(recipe: Recipe, machine: Machine, more: Sequence[str]) -> Ser
     if model is None:
         fix = "set `judge_model: Qwen/Qwen3-4B-Instruct-2507`"
         raise ConfigError("judge_model", None, "the model to serve", fix)
-    if server_root(args.judge_base_url) in map(server_root, args.server_urls):
+    if server_of(args.judge_base_url) in map(server_of, args.server_urls):
         if args.judge == "self" and recipe.policy.use_peft:
             allowed = "another address than the policy's, or unset: the policy's server judges, too"
         else:
@@ -237,9 +236,8 @@ def _command(
     share: float | None,
     more: Sequence[str],
 ) -> ServerCommand:
-    parts = urlsplit(url)
     on_cpu = machine.device == "cpu"
-    where = ["--host", "127.0.0.1" if is_local(url) else "0.0.0.0", "--port", str(parts.port or 80)]
+    where = ["--host", listening_host(url), "--port", str(port_of(url))]
     # Settings of a model's own files would fill gaps in requests, were there any.
     common = ["--dtype", "float32" if on_cpu else "bfloat16", "--generation-config", "vllm"]
     if on_cpu:

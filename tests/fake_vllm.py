@@ -38,6 +38,7 @@ class Status:
 
     code: int
     message: str = "scripted fault"
+    retry_after: str = ""
 
 
 def events(prompt: list[int], ids: Iterable[int], *, size: int = 1, logps=None, finish: str = "stop") -> list[dict]:
@@ -161,7 +162,7 @@ class FakeVLLM:
             await asyncio.sleep(fault)
         if isinstance(fault, Status):
             error = {"error": {"message": fault.message, "type": "Error", "code": fault.code}}
-            self._answer(writer, fault.code, error)
+            self._answer(writer, fault.code, error, f"retry-after: {fault.retry_after}\r\n" * bool(fault.retry_after))
         elif (method, path) == ("POST", "/v1/completions") and seen.body.get("stream"):
             return await self._stream(seen.body, reader, writer)
         else:
@@ -169,11 +170,12 @@ class FakeVLLM:
         await writer.drain()
         return headers.get("connection") != "close"
 
-    def _answer(self, writer: asyncio.StreamWriter, status: int, body: Any) -> None:
+    def _answer(self, writer: asyncio.StreamWriter, status: int, body: Any, fields: str = "") -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         kind = "text/plain" if isinstance(body, str) else "application/json"
         writer.write(
-            f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+            f"HTTP/1.1 {status} X\r\n{fields}content-type: {kind}\r\ncontent-length: {len(data)}\r\n\r\n".encode()
+            + data
         )
 
     async def _stream(self, body: dict, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -154,14 +154,16 @@ def test_a_correction_over_http_in_vllm_form():
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-def test_logps_that_are_broken_or_do_not_match_are_unknown():
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_broken_logps_are_no_verdict_and_those_that_do_not_match_are_unknown(temperature):
     answer = completion(" Wait.")
     answer["choices"][0] |= {"token_ids": [11], "logprobs": {"content": [{"token": "a", "logprob": None}]}}
-    result, *_ = with_server((200, answer), call="intervene", shares_tokenizer=True, prefill=True)
-    assert result == Correction(ids=(11,))
+    options = {"call": "intervene", "shares_tokenizer": True, "prefill": True, "temperature": temperature}
+    result, *_ = with_server((200, answer), **options)
+    assert isinstance(result, NoVerdict) and result.reason == "broken_logps"
     answer["choices"][0]["token_ids"] = [11, 12]
     answer["choices"][0]["logprobs"]["content"][0]["logprob"] = -0.1
-    result, *_ = with_server((200, answer), call="intervene", shares_tokenizer=True, prefill=True)
+    result, *_ = with_server((200, answer), **options)
     assert result == Correction(ids=(11, 12))
 
 
@@ -245,6 +247,22 @@ def test_a_prompt_that_does_not_fit_is_no_verdict(status, message):
     result, server, _, _ = with_server((status, {"error": {"message": message}}))
     assert isinstance(result, NoVerdict)
     assert result.reason == "context_length"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "Content Exists Risk"),
+        (400, "The response was filtered due to the prompt triggering Azure OpenAI's content management policy."),
+        (400, "<400> InternalError.Algo.DataInspectionFailed (data_inspection_failed)"),
+    ],
+    ids=["DeepSeek", "Azure", "Alibaba"],
+)
+def test_a_text_that_the_provider_will_not_read_costs_one_verdict_and_not_the_run(status, message):
+    result, server, _, _ = with_server((status, {"error": {"message": message, "code": "invalid_request_error"}}))
+    assert isinstance(result, NoVerdict)
+    assert result.reason == "content_filter" and message in result.detail
     assert len(server.requests) == 1
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -139,3 +140,26 @@ def test_no_token_of_a_refused_event_is_handed_out():
     with pytest.raises(GenerationError):
         read.feed(encode(one([6, 200])))
     assert read.count == 1
+
+
+def test_a_line_that_does_not_end_is_given_up():
+    found = reply()
+    with pytest.raises(GenerationError, match="a line of more than 16777216 bytes: b'data: x"):
+        for _ in range(5):
+            found.feed(b"data: " + b"x" * 2**22)
+
+
+def test_an_error_without_a_status_has_a_name_of_its_own():
+    with pytest.raises(ServerError) as caught:
+        reply().feed(encode({"error": "broken"}))
+    assert caught.value.kind == "error"
+
+
+@pytest.mark.parametrize("body", [b"<html>please log in</html>\n", b'{"choices": [{"text": "please log in"}]}'])
+def test_an_answer_that_is_no_stream_is_shown(body):
+    found = reply()
+    assert found.feed(body) == []
+    assert re.search(r"0 tokens, unfinished; it is no stream of events, but .*please log in", str(found.cut_short()))
+    found = reply()
+    found.feed(b": ping\n\nevent: x\nid: 1\nretry: 5\ndata")
+    assert str(found.cut_short()).endswith("b'data'")

@@ -9,7 +9,7 @@ import yaml
 
 from mintrl_trl import ConfigError, MInTRLConfig
 from mintrl_trl.config_checks import check_keys
-from mintrl_trl.judge_setup import build_judge
+from mintrl_trl.judge_setup import build_judge, endpoint_judge
 
 JUDGE = {"judge_base_url": "http://localhost:8001/v1"}
 SERVED_SELF = {"judge": "self", "use_vllm": True}
@@ -30,6 +30,9 @@ PRICES = {"judge_price_per_million_input": 0.28, "judge_price_per_million_output
         ({**JUDGE, "judge_budget_tokens": 0}, "judge_budget_tokens", "at least 1"),
         ({**JUDGE, "judge_price_per_million_input": -1.0}, "judge_price_per_million_input", "at least 0"),
         ({**JUDGE, "judge_extra_body": [1]}, "judge_extra_body", "a mapping"),
+        ({**JUDGE, "judge_extra_body": {"temperature": 0.0}}, "judge_extra_body", "remove temperature"),
+        ({**JUDGE, "judge_extra_body": '{"stream": true}'}, "judge_extra_body", "remove stream"),
+        ({**JUDGE, "judge_timeout_seconds": 900.0}, "judge_timeout_seconds", "set review_timeout_seconds=2700"),
     ],
 )
 def test_refuses(settings, field, text):
@@ -77,3 +80,9 @@ def test_each_process_has_its_share_of_the_budget(monkeypatch):
     assert (judge.account.budget_tokens, judge.account.budget_cost) == (33, 2.0)
     assert judge.account.prices == (0.28, 0.42)
     assert judge.longest_text_tokens == 2048 + 4 * (512 + 64)
+
+
+def test_a_blank_key_is_no_key(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", " \n")
+    with pytest.raises(ConfigError, match=r"`judge_api_key_env` is 'JUDGE_KEY'.*export JUDGE_KEY"):
+        endpoint_judge(MInTRLConfig("runs/demo", judge_api_key_env="JUDGE_KEY", **JUDGE))

@@ -386,3 +386,12 @@ def test_the_small_world_needs_nothing(tmp_path, capsys):
     flags = ["--output_dir", str(tmp_path / "run")]
     assert main(["doctor", "--config", "recipes/quickstart.yaml", *flags]) == 0
     assert "a program, in process" in capsys.readouterr().out
+
+
+def test_the_command_to_start_a_server_has_the_flags_of_the_examination(setup):
+    setup.folder = setup.folder / "my recipes"
+    setup.folder.mkdir()
+    setup.settings["dataset"] = str(setup.folder / "rows.jsonl")
+    setup.flags = ["--vllm_server_base_url", "http://127.0.0.1:9"]
+    flags = f"--config '{setup.folder}/recipe.yaml' --vllm_server_base_url http://127.0.0.1:9"
+    assert f"start it: mintrl serve policy {flags}" in setup.problem()

@@ -83,7 +83,7 @@ def edited(**fields):
 GOES_ON = {
     "500": ([Answer(500)] * 2, {"repeated": 2, "fault/status_500": 2}),
     "503, longer than other faults are borne": ([Answer(503)] * 6, {"repeated": 6, "fault/status_503": 6}),
-    "429": ([Answer(429, headers={"retry-after": "1"})] * 6, {"repeated": 6, "fault/status_429": 6}),
+    "429": ([Answer(429, headers={"retry-after": "0.1"})] * 6, {"repeated": 6, "fault/status_429": 6}),
     "502, a page of a proxy": ([Answer(502, b"<html>Bad Gateway</html>")], {"repeated": 1, "fault/status_502": 1}),
     "cut before the first token": ([Cut()], {"repeated": 1, "fault/cut": 1}),
     "cut in the middle, twice": ([Cut(3), Cut(2)], {"continued": 2, "fault/cut": 2}),

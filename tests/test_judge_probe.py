@@ -154,7 +154,8 @@ def test_a_shared_tokenizer_is_found_and_corrections_continue_the_very_ids():
         return first, await judge.intervene(PROBLEM, TokenText(""), Revise(0, "wrong"), 1, seed=3)
 
     endpoint, tokenizer = VLLMEndpoint(), qwen_tokenizer()
-    judge, (correction, beginning) = asked(endpoint, intervene, prepared=vocabulary(), extra_body=THINKING_OFF)
+    extra_body = THINKING_OFF | {"top_p": 0.9}
+    judge, (correction, beginning) = asked(endpoint, intervene, prepared=vocabulary(), extra_body=extra_body)
     assert judge.shares_tokenizer
     ids = tuple(endpoint.continuation)
     assert correction == Correction(ids=ids, logps=(-0.25,) * len(ids))
@@ -168,6 +169,9 @@ def test_a_shared_tokenizer_is_found_and_corrections_continue_the_very_ids():
     assert (first["max_tokens"], first["seed"], first["temperature"], first["logprobs"]) == (64, 3, 1.0, 0)
     assert first["return_token_ids"] is True
     assert first["watermarking"] is False
+    assert {
+        body["top_p"] for path in ("chat/completions", "completions") for body in endpoint.bodies(f"/v1/{path}")
+    } == {0.9}
     assert "chat_template_kwargs" not in first
     assert tokenizer.decode(second["prompt"]).endswith("</think>\n\n")
     assert judge.account.usage["correction"].calls == 3  # one of them the probe's
@@ -278,3 +282,12 @@ def test_a_gateway_in_trouble_is_not_taken_for_vllm():
     endpoint.routes["POST", "/tokenize"] = lambda body: (200, {"hello": "world"})
     judge, _ = asked(endpoint)
     assert judge.reply_form is ReplyForm.SCHEMA
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None, "completion_tokens": 3}])
+def test_a_budget_that_could_never_be_spent_is_refused(usage):
+    endpoint = Endpoint()
+    endpoint.usage = usage
+    assert asked(endpoint, review)[1] == KEEP
+    with pytest.raises(JudgeError, match=r"does not say how many tokens.*judge_budget_tokens"):
+        asked(endpoint, budget_tokens=1000)

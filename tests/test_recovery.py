@@ -163,3 +163,20 @@ def test_a_request_that_breaks_the_server_every_time_ends(server, tmp_path, monk
     with pytest.raises(GenerationError, match=r"v1/completions .* failed after"):
         collect(policy, [9])
     assert len(server.bodies(COMPLETIONS)) == policy.max_retries + 1
+
+
+def test_nobody_goes_on_waiting_for_a_server_once_the_rollouts_are_cancelled(server, tmp_path):
+    """A thread that waits would hold up the end of the program, after Ctrl-C for one."""
+    policy = synced(server, tmp_path, wait_seconds=600)
+    server.faults["/weight_info"].extend([Status(503, "starting")] * 99)
+    server.faults[HEALTH].extend([Status(503, "loading the model")] * 99)
+
+    async def run():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await anext(policy.stream([2], 9, 0))
+        await policy.aclose()
+
+    started = time.monotonic()
+    asyncio.run(run())  # joins the threads of its loop
+    assert time.monotonic() - started < 10

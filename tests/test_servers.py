@@ -1,6 +1,9 @@
 """Several policy servers: who samples which rollout, and that a sync reaches all of them or counts for none."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from contextlib import ExitStack
 
@@ -11,7 +14,8 @@ from mintrl_trl.generation.servers import SeveralServers, SyncToAll
 from mintrl_trl.generation.vllm import VLLMGenerator
 from mintrl_trl.generation.weight_sync import CheckpointSync, LoRASync
 
-from .fake_vllm import END, FakeVLLM, Status
+from .commands import ROOT
+from .fake_vllm import END, HANG, FakeVLLM, Status
 
 COMPLETIONS, RELOAD = "/v1/completions", "/collective_rpc"
 
@@ -124,3 +128,24 @@ def test_a_run_id_given_later_reaches_all(servers, tmp_path):
     sync.sync("1", write)
     assert sync.run_id == "again"
     assert {fake.weight_version for fake in servers} == {"weights-again-v-1"}
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from mintrl_trl.generation.servers import SyncToAll
+from mintrl_trl.generation.weight_sync import LoRASync
+
+sync = SyncToAll([LoRASync(url, sys.argv[1], run_id="run") for url in sys.argv[2:]])
+try:
+    sync.sync("1", lambda path: threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start())
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_waits_for_no_server(servers, tmp_path):
+    servers[1].faults["/v1/load_lora_adapter"].append(HANG)
+    words = [sys.executable, "-c", INTERRUPTED, str(tmp_path), *(fake.url for fake in servers)]
+    done = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, timeout=50)
+    assert done.returncode == 7, done.stderr

@@ -189,3 +189,25 @@ def test_weights_from_gpu_to_gpu_need_a_flag():
 def test_weights_from_gpu_to_gpu_are_refused_where_they_cannot_go(path, machine, allowed):
     with pytest.raises(ConfigError, match=f"`weight_sync` is 'nccl'. Allowed: {allowed}"):
         command("policy", path, "--weight_sync", "nccl", "--judge_base_url", "http://a:8001/v1", machine=machine)
+
+
+def test_replicas_take_adapters_by_one_http_process():
+    assert options(command("policy", ONE_GPU, machine=Machine(gpus=4)))["--api-server-count"] == "1"
+    assert "--api-server-count" not in options(command("policy", ONE_GPU))
+    assert "--api-server-count" not in options(command("policy", PAPER, machine=Machine(gpus=4)))
+
+
+def test_spellings_of_this_machine_are_one():
+    values = options(command("judge", PAPER, "--judge_base_url", "http://127.0.0.1:8001/v1"))
+    assert values["--gpu-memory-utilization"] == "0.35"
+    with pytest.raises(ConfigError, match="whose weights every update replaces"):
+        command("judge", PAPER, "--judge_base_url", "http://127.0.0.1:8000/v1")
+    with pytest.raises(ConfigError, match="each address once"):
+        recipe_of(PAPER, "--vllm_server_base_url", "http://localhost:8000,http://127.0.0.1:8000/v1")
+
+
+def test_a_policy_server_speaks_tls_only_with_a_key():
+    url = ("--vllm_server_base_url", "https://node2:8000")
+    with pytest.raises(ConfigError, match=r"an http address of a server to start.*write http://node2:8000"):
+        command("policy", PAPER, *url)
+    assert command("policy", PAPER, *url, more=["--ssl-keyfile", "key.pem"]).words[-1] == "key.pem"

@@ -20,6 +20,7 @@ STUBS = {
     "accelerate": RECORD + "exit 3\n",
     # A server answers once it has started: the second one, on the port after, is the second call.
     "curl": 'case "$*" in *"${DOWN:-none}"*) exit 7;; esac\n'
+    '[ "$no_proxy" = node2,example.org ] && [ "$NO_PROXY" = "$no_proxy" ] || exit 7\n'
     'calls=1; case "$*" in *1/health) calls=2;; esac; [ "$(wc -l < "$CALLS")" -ge $calls ]\n',
     "sleep": 'exec /bin/sleep "$(if [ "$1" = 5 ]; then echo 0.05; else echo "$1"; fi)"\n',
 }
@@ -39,6 +40,7 @@ def run_script(folder: Path, *flags: str, **variables: str) -> tuple[int, list[t
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_JOB_ID": "7",
         "SLURM_SUBMIT_DIR": str(ROOT),
+        "NO_PROXY": "example.org",
     }
     done = subprocess.run(
         ["bash", str(SCRIPT), *flags], env=environment | variables, capture_output=True, text=True, timeout=50

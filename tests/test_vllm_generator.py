@@ -1,6 +1,7 @@
 """The vLLM generator against a scripted server: what is asked, what comes back, what stops, what is repeated."""
 
 import asyncio
+import re
 import threading
 import time
 from contextlib import aclosing
@@ -349,10 +350,16 @@ def test_silent_server_is_an_error_within_the_limit(server, hang, wait):
     server.script = lambda body: [*events(body["prompt"], [5, 4, 3], finish=None)[:head], HANG]
     policy = generator(server, silence_seconds=0.3, seconds_per_token=0.02)
     started = time.monotonic()
-    message = rf"{server.url}/v1/completions .*silent for {wait:.1f} s .*request is \d\.\d s old and gave {head} tokens"
-    with pytest.raises(GenerationError, match=message):
+    message = (
+        rf"{server.url}/v1/completions .*silent for (\d+\.\d) s \(limit {wait:.1f} s\)\. The request is (\d+\.\d) s old"
+    )
+    with pytest.raises(GenerationError, match=rf"{message} and gave {head} tokens") as caught:
         collect(policy, [7], max_tokens=10)
-    assert wait - 0.05 < time.monotonic() - started < wait + 1.0
+    seconds = time.monotonic() - started
+    silent, old = map(float, re.search(message, str(caught.value)).groups())
+    # The limit is exact; how much later it is noticed is up to the machine, and a server that hangs says nothing ever.
+    assert wait - 0.05 <= silent <= old <= seconds + 0.05
+    assert seconds < wait + 30.0
     assert len(server.seen) == 1
 
 

@@ -1,6 +1,7 @@
 """Weight sync against a scripted server: what it is told, in which order, and what stops a sync."""
 
 import asyncio
+import errno
 import time
 
 import pytest
@@ -326,4 +327,17 @@ def test_an_adapter_needs_the_base_weights_it_belongs_to(server, tmp_path, dev_m
             sync.sync("1", write())
         server.restart()
     sync.sync("1", write())
+    sync.verify("1")
+
+
+@both
+def test_a_file_system_without_locks_does_not_keep_weights_from_a_restarted_server(server, tmp_path, monkeypatch, kind):
+    def no_locks(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    sync = kind(server.url, tmp_path)
+    sync.sync("1", write())
+    monkeypatch.setattr("mintrl_trl.generation.weight_sync.fcntl.flock", no_locks)
+    server.restart()
+    assert sync.restore("1")
     sync.verify("1")

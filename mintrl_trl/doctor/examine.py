@@ -4,6 +4,7 @@ Owns that order, and nothing that is looked at. Invariant: whatever goes wrong b
 looked at because of another is left out.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,5 +45,6 @@ def examine(config: str | Path, settings: Sequence[str] = (), *, num_processes: 
     if policy is not None:
         yield from examine_prompts(recipe, policy)
     yield from examine_disk(recipe, policy)
-    yield from examine_servers(recipe, policy, config)
-    yield from examine_judge(recipe, policy, config)
+    flags = shlex.join(["--config", str(config), *settings])
+    yield from examine_servers(recipe, policy, flags)
+    yield from examine_judge(recipe, policy, flags)

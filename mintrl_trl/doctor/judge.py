@@ -4,7 +4,6 @@ Owns what can be wrong before a judge is asked at all; the rest is explained by 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from ..errors import MInTRLError
 from ..generation.server import ServerControl, ServerError, server_root
@@ -15,6 +14,7 @@ from ..judges.llm import LLMJudge
 from ..recipe import Recipe
 from ..rollouts.loop import shared_loop
 from ..serving import judges_on_policy_server, policy_model
+from ..wire import server_of
 from .findings import Finding, note, ok, problem, refused
 from .policy import Policy
 from .servers import ANSWER_SECONDS
@@ -23,8 +23,8 @@ _TOPIC = "judge"
 _RETRIES, _REPLY_SECONDS = 1, 60.0  # a person is waiting
 
 
-def examine_judge(recipe: Recipe, policy: Policy | None, config: str | Path) -> Iterator[Finding]:
-    """Ask the judge of a recipe."""
+def examine_judge(recipe: Recipe, policy: Policy | None, flags: str) -> Iterator[Finding]:
+    """Ask the judge of a recipe. `flags` are those of `mintrl serve` that tell of it."""
     args = recipe.config
     if not args.needs_judge:
         yield ok(_TOPIC, "none: no rollout is reviewed")
@@ -35,12 +35,10 @@ def examine_judge(recipe: Recipe, policy: Policy | None, config: str | Path) -> 
     if args.judge not in ("llm", "self"):
         yield ok(_TOPIC, "a program, in process")
         return
-    on_policy = set(map(server_root, args.server_urls))
-    if args.judge_base_url and server_root(args.judge_base_url) in on_policy and not recipe.policy.use_peft:
+    on_policy = set(map(server_of, args.server_urls))
+    if args.judge_base_url and server_of(args.judge_base_url) in on_policy and not recipe.policy.use_peft:
         text = f"it is asked at {args.judge_base_url}, the policy's server, whose weights every sync replaces"
-        fix = (
-            f"start one of its own (mintrl serve judge --config {config}) and set `judge_base_url`, or `use_peft: true`"
-        )
+        fix = f"start one of its own (mintrl serve judge {flags}) and set `judge_base_url`, or `use_peft: true`"
         yield problem(_TOPIC, text, fix)
         return
     try:
@@ -55,7 +53,7 @@ def examine_judge(recipe: Recipe, policy: Policy | None, config: str | Path) -> 
     elif judges_on_policy_server(args):
         yield note(_TOPIC, "the base model on the policy's server: not asked until that is up")
     else:
-        start = f"start it: mintrl serve judge --config {config}"
+        start = f"start it: mintrl serve judge {flags}"
         yield problem(_TOPIC, f"nobody serves at {server_root(where)} ({silence})", start)
 
 

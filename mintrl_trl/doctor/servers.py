@@ -5,7 +5,6 @@ Only reads. What a run would refuse at start-up, or find out hours later, is a p
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from .. import trl_seams
@@ -28,12 +27,12 @@ _SAMPLE = (
 )
 
 
-def examine_servers(recipe: Recipe, policy: Policy | None, config: str | Path) -> Iterator[Finding]:
-    """Ask each server of the policy."""
+def examine_servers(recipe: Recipe, policy: Policy | None, flags: str) -> Iterator[Finding]:
+    """Ask each server of the policy. `flags` are those of `mintrl serve` that tell of the recipe."""
     urls = recipe.config.server_urls
     for number, url in enumerate(urls, 1):
         which = f" --server {number}" if len(urls) > 1 else ""
-        yield from _Server(recipe, policy, url, f"mintrl serve policy --config {config}{which}").examine()
+        yield from _Server(recipe, policy, url, f"mintrl serve policy {flags}{which}").examine()
 
 
 class _Server:

@@ -17,6 +17,9 @@ from typing import Any
 from ..rollouts.doors import SampledToken
 from .server import PASSING_STATUSES, ServerError, server_words
 
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # of an event stream
+_LONGEST_LINE_BYTES = 2**24  # the first event echoes the prompt, some 8 bytes an id
+_SHOWN_BYTES = 200
 ROUNDING_NATS = 1e-3  # a probability of one may come out a little above it
 
 
@@ -49,13 +52,18 @@ class CompletionReply:
         self._prefix_ids, self._max_tokens = list(prefix_ids), max_tokens
         self._end_ids, self._vocabulary_size, self._reports_logps = end_ids, vocabulary_size, reports_logps
         self._unread = b""
+        self._other = b""  # how the first line began that belongs to no event
 
     def feed(self, data: bytes) -> list[SampledToken]:
         """Take bytes as they come, cut anywhere, and give the tokens they complete."""
         # Lines end at b"\n" only: text in an event may hold U+2028 and other characters that `str.splitlines` cuts at.
         *lines, self._unread = (self._unread + data).split(b"\n")
+        if len(self._unread) > _LONGEST_LINE_BYTES:
+            found = f"a line of more than {_LONGEST_LINE_BYTES} bytes: {self._unread[:_SHOWN_BYTES]!r}"
+            raise self._refusal(found, "garbage", retryable=True)
         tokens: list[SampledToken] = []
         for line in lines:
+            self._other = self._other or (b"" if line.startswith(_FIELDS) else line.strip()[:_SHOWN_BYTES])
             payload = line[5:].strip() if line.startswith(b"data:") else b""
             if payload and payload != b"[DONE]" and not self.finished:
                 tokens += self._read_event(payload)
@@ -63,14 +71,16 @@ class CompletionReply:
 
     def cut_short(self) -> ServerError:
         """The fault of a stream whose bytes end too early."""
+        other = self._other or (b"" if self._unread.startswith(_FIELDS) else self._unread[:_SHOWN_BYTES])
         message = f"{self.what}: the stream ended after {self.count} tokens, unfinished"
+        message += f"; it is no stream of events, but {other!r}" if other else ""
         return ServerError(message, retryable=True, kind="cut")
 
     def _read_event(self, payload: bytes) -> list[SampledToken]:
         try:
             return self._tokens(json.loads(payload))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            found = f"an event that is not JSON, or no completion: {payload[:200]!r}"
+            found = f"an event that is not JSON, or no completion: {payload[:_SHOWN_BYTES]!r}"
             raise self._refusal(found, "garbage", retryable=True) from error
 
     def _tokens(self, event: dict[str, Any]) -> list[SampledToken]:
@@ -78,7 +88,8 @@ class CompletionReply:
             code = event["error"].get("code") if isinstance(event["error"], dict) else None
             text = server_words(json.dumps(event))
             message = f"{self.what}: the server reported after {self.count} tokens: {text}"
-            raise ServerError(message, status=code, retryable=code in PASSING_STATUSES)
+            kind = None if type(code) is int else "error"
+            raise ServerError(message, status=code, retryable=code in PASSING_STATUSES, kind=kind)
         if not event.get("choices"):
             return []  # usage figures
         (choice,) = event["choices"]

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..errors import GenerationError
 from .server import LOST_KINDS, ServerError
-from .server_sync import DEV_MODE, FullWeightsSync, LostWeightsError
+from .server_sync import DEV_MODE, FullWeightsSync, LostWeightsError, on_a_thread
 
 GRACE_SECONDS = 5.0  # for the other half to say why, and to take leave of a broken group
 TRANSFER_FLAG = ("--weight-transfer-config", json.dumps({"backend": "nccl"}))
@@ -157,8 +157,8 @@ class NCCLSync(FullWeightsSync):
             GenerationError: `errand` failed, or did not end within the limit.
         """
         started, left = time.monotonic(), self._seconds_left("POST", path)
-        call = _on_a_thread(lambda: self._call("POST", path, body, needs=DEV_MODE))
-        ours = _on_a_thread(errand)
+        call = on_a_thread(lambda: self._call("POST", path, body, needs=DEV_MODE))
+        ours = on_a_thread(errand)
         try:
             wait((call, ours), timeout=left + _ANSWER_SECONDS, return_when=FIRST_EXCEPTION)
             if _succeeded(call) and _succeeded(ours):
@@ -191,21 +191,7 @@ class NCCLSync(FullWeightsSync):
         """Give the group up. Who waits in it, on either side, gets out as far as that can be had."""
         group, self._group = self._group, None
         if group is not None:
-            wait((_on_a_thread(lambda: self.channel.abandon(group)),), timeout=GRACE_SECONDS)
-
-
-def _on_a_thread(function: Callable[[], _T]) -> "Future[_T]":
-    """`function` on a thread that does not hold up the end of the process."""
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="weight-transfer", daemon=True).start()
-    return future
+            wait((on_a_thread(lambda: self.channel.abandon(group)),), timeout=GRACE_SECONDS)
 
 
 def _succeeded(future: Future) -> bool:

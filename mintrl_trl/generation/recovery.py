@@ -9,6 +9,7 @@ brought back is a function passed in. Invariant: no request is sent unless the s
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 
@@ -61,14 +62,23 @@ class Recovery:
         gate = self._gates.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with gate:
             if not self._fresh:
-                await asyncio.to_thread(self.restore)
+                given_up = threading.Event()
+                try:
+                    await asyncio.to_thread(self.restore, given_up)
+                finally:  # a thread cannot be cancelled with whoever waits for it, and would hold up the program's end
+                    given_up.set()
 
     @property
     def _fresh(self) -> bool:
         return time.monotonic() - self._heard < FRESH_SECONDS
 
-    def restore(self) -> None:
-        """What `ready` does where the server was not heard; blocks."""
+    def restore(self, given_up: threading.Event | None = None) -> None:
+        """What `ready` does where the server was not heard; blocks.
+
+        Args:
+            given_up (`threading.Event`, *optional*): Once it is set, nobody waits for the server any more.
+        """
+        given_up = given_up or threading.Event()
         started = time.monotonic()
         deadline, waited = started + self.wait_seconds, False
         while True:
@@ -83,9 +93,9 @@ class Recovery:
             except ServerError as fault:
                 if not fault.retryable:
                     raise
-                if time.monotonic() >= deadline:
+                if given_up.is_set() or time.monotonic() >= deadline:
                     message = f"{self._control.root} was lost and is not back within {self.wait_seconds:g} s: {fault}"
                     raise ServerLostError(message) from fault
             waited = True
-            time.sleep(_PAUSE_SECONDS)
-            self._control.wait_until_ready(max(deadline - time.monotonic(), _PAUSE_SECONDS))
+            given_up.wait(_PAUSE_SECONDS)
+            self._control.wait_until_ready(max(deadline - time.monotonic(), _PAUSE_SECONDS), given_up)

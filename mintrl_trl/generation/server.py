@@ -7,12 +7,14 @@ means. Invariant: no call waits for ever.
 
 import json
 import logging
+import threading
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, GenerationError, ServerLostError
+from ..wire import is_local, proxy_of, seconds_to_wait
 
 if TYPE_CHECKING:
     import openai
@@ -23,6 +25,7 @@ CONNECT_SECONDS = 5.0  # a server that is there accepts at once
 CROWD_CONNECT_SECONDS = 60.0  # where this process opens hundreds of connections at once, its own work counts, too
 IDLE_CONNECTIONS = 64  # the pool looks at every idle one with every request, so that hundreds cost more than they save
 LONGEST_PAUSE_SECONDS = 8.0
+LONGEST_WAIT_SECONDS = 30.0  # that a server may ask for
 LONGEST_TEXT_CHARS = 1000
 PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed later
 LOST_KINDS = frozenset({"refused", "cut"})  # of faults where there is no server any more
@@ -38,10 +41,19 @@ class ServerError(GenerationError):
         retryable (`bool`): Whether the same request may succeed later.
         kind (`str`, *optional*): One word for counts: `refused` (nobody there), `cut` (the connection broke), `silent`,
             or what was wrong with an answer. Defaults to the status, such as `status_503`.
+        wait_seconds (`float`): How long the server asks to wait before the request is repeated.
     """
 
-    def __init__(self, message: str, *, status: int | None = None, retryable: bool = False, kind: str | None = None):
-        self.status, self.retryable = status, retryable
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool = False,
+        kind: str | None = None,
+        wait_seconds: float = 0.0,
+    ):
+        self.status, self.retryable, self.wait_seconds = status, retryable, wait_seconds
         self.kind = kind if kind is not None else f"status_{status}"
         super().__init__(message)
 
@@ -89,7 +101,8 @@ def as_fault(error: Exception, what: str, seconds: float) -> ServerError:
     if response is not None:
         status = response.status_code
         message = f"{what} answered {status} after {seconds:.1f} s: {server_words(response.text)}"
-        return ServerError(message, status=status, retryable=status in PASSING_STATUSES)
+        wait_seconds = min(seconds_to_wait(response.headers.get("retry-after")), LONGEST_WAIT_SECONDS)
+        return ServerError(message, status=status, retryable=status in PASSING_STATUSES, wait_seconds=wait_seconds)
     cause = error.__cause__ or error
     name = type(cause).__name__  # ConnectError, ConnectTimeout, ReadTimeout, RemoteProtocolError, ...
     kind = "refused" if name.startswith("Connect") else "silent" if "Timeout" in name else "cut"
@@ -104,7 +117,7 @@ def open_async_client(root: str, *, api_key: str | None, max_connections: int) -
 
     limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=IDLE_CONNECTIONS)
     timeout = httpx2.Timeout(None, connect=CROWD_CONNECT_SECONDS, write=CROWD_CONNECT_SECONDS)
-    http_client = openai.DefaultAsyncHttpx2Client(limits=limits, timeout=timeout)
+    http_client = openai.DefaultAsyncHttpx2Client(limits=limits, timeout=timeout, trust_env=not is_local(root))
     return openai.AsyncOpenAI(
         base_url=root, api_key=api_key or "none", max_retries=0, timeout=timeout, http_client=http_client
     )
@@ -129,9 +142,12 @@ class ServerControl:
     def _client(self) -> "openai.OpenAI":
         import openai
 
-        headers = {"Connection": "close"}
         return openai.OpenAI(
-            base_url=self.root, api_key=self._api_key or "none", max_retries=0, default_headers=headers
+            base_url=self.root,
+            api_key=self._api_key or "none",
+            max_retries=0,
+            default_headers={"Connection": "close"},
+            http_client=openai.DefaultHttpx2Client(trust_env=not is_local(self.root)),  # no proxy leads to oneself
         )
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None, *, seconds: float) -> Any:
@@ -154,19 +170,22 @@ class ServerControl:
             else:
                 text = self._client.post(path, cast_to=str, body=body, options=options)
         except openai.OpenAIError as error:
-            raise as_fault(error, f"{method} {self.root}{path}", time.monotonic() - started) from error
+            proxy = proxy_of(self.root)
+            way = "" if proxy is None else f" (by way of the proxy {proxy}, unless NO_PROXY names the server)"
+            raise as_fault(error, f"{method} {self.root}{path}{way}", time.monotonic() - started) from error
         try:
             return json.loads(text)
         except ValueError:
             return text
 
-    def wait_until_ready(self, seconds: float) -> None:
-        """Wait until the server says that it is healthy.
+    def wait_until_ready(self, seconds: float, given_up: threading.Event | None = None) -> None:
+        """Wait until the server says that it is healthy, `seconds` at most, or until `given_up` is set.
 
         Raises:
             ServerLostError: Not within `seconds`; names the last answer.
             ServerError: No waiting can help.
         """
+        given_up = given_up or threading.Event()
         deadline, told = time.monotonic() + seconds, False
         while True:
             try:
@@ -176,13 +195,13 @@ class ServerControl:
                 left = deadline - time.monotonic()
                 if not fault.retryable:
                     raise
-                if left <= 0:
+                if left <= 0 or given_up.is_set():
                     message = f"{self.root} was not ready within {seconds:.4g} s. Last answer: {fault}"
                     raise ServerLostError(message) from fault
                 if not told:
                     logger.info("Waiting up to %.4g s for %s. Its answer so far: %s", seconds, self.root, fault)
                     told = True
-            time.sleep(min(0.5, left))
+            given_up.wait(min(0.5, left))
 
     def models(self, *, seconds: float) -> dict[str, dict[str, Any]]:
         """What the server serves, base model and adapters: name -> card (`root`, `parent`, `max_model_len`)."""

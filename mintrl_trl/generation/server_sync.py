@@ -7,11 +7,13 @@ are being replaced has a version that no process takes for a whole one, from bef
 """
 
 import re
+import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
 
 from ..errors import ConfigError, GenerationError
 from .server import ServerControl, ServerError
@@ -20,6 +22,7 @@ VERIFY_SECONDS = 30.0  # a healthy server tells its version in milliseconds
 FIRST_WEIGHTS = "default"  # vLLM's name for the weights it starts with
 DEV_MODE = "VLLM_SERVER_DEV_MODE=1 in its environment"
 _POLL_SECONDS = 0.2
+_T = TypeVar("_T")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -240,3 +243,17 @@ class FullWeightsSync(ServerSync):
                     "streams, and let no other client use this server during a sync"
                 )
             time.sleep(_POLL_SECONDS)
+
+
+def on_a_thread(function: Callable[[], _T]) -> "Future[_T]":
+    """`function` on a thread that does not hold up the end of the process."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="weight-sync", daemon=True).start()
+    return future

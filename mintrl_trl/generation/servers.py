@@ -9,13 +9,14 @@ One server with `--data-parallel-size` is the simpler way to use several GPUs of
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import GenerationError
 from ..rollouts.doors import SampledToken
-from .server_sync import ServerSync
+from .server_sync import ServerSync, on_a_thread
 from .vllm import VLLMGenerator
 
 _T = TypeVar("_T")
@@ -151,8 +152,8 @@ class SyncToAll:
                 under different names.
         """
         prepared = self.syncs[0].prepare(version, weights)
-        places = len(self.syncs) if self.syncs[0].at_once else 1
-        names = set(_on_each(lambda sync: sync.load(version, prepared), self.syncs, places))
+        at_once = self.syncs[0].at_once
+        names = set(_on_each(lambda sync: sync.load(version, prepared), self.syncs, at_once=at_once))
         if len(names) > 1:
             allowed = ", ".join(map(repr, sorted(names)))
             raise GenerationError(f"the servers have different names for one model ({allowed}): start them alike")
@@ -177,8 +178,20 @@ class SyncToAll:
             sync.close()
 
 
-def _on_each(function: Callable[[_T], _R], items: Iterable[_T], places: int | None = None) -> list[_R]:
-    """`function` of all items, `places` or all at the same time; the first error is raised once all have ended."""
-    items = list(items)
-    with ThreadPoolExecutor(places or len(items)) as pool:
-        return list(pool.map(function, items))
+def _on_each(function: Callable[[_T], _R], items: Iterable[_T], *, at_once: bool = True) -> list[_R]:
+    """`function` of all items; the first error is raised once all have ended.
+
+    An interrupt waits for none of them, wherever it comes.
+    """
+    futures: list[Future[_R]] = []
+    for item in items:
+        if at_once:
+            futures.append(on_a_thread(partial(function, item)))
+            continue
+        futures.append(Future())
+        try:
+            futures[-1].set_result(function(item))
+        except Exception as error:
+            futures[-1].set_exception(error)
+    wait(futures)
+    return [future.result() for future in futures]

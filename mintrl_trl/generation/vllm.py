@@ -254,8 +254,9 @@ class VLLMGenerator:
                         raise
                     logger.info("Asking again after: %s", fault)
                     self._counted["continued" if got else "repeated"] += 1
+                    pause = max(pause_seconds(attempt, seed), fault.wait_seconds)
                 max_tokens -= got
-                await asyncio.sleep(pause_seconds(attempt, seed))
+                await asyncio.sleep(pause)
                 attempt += 1
         # Handed out with the connection back in its pool: whoever lingers on the last tokens holds nothing.
         for token in last:

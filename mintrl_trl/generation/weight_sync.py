@@ -13,6 +13,7 @@ import fcntl
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ class FolderSync(ServerSync):
             pass
         path = self.folder / self.label(version)
         with (self.folder / ".restoring").open("w") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+            with suppress(OSError):  # a cluster's file system may have no locks: the others then load it, too
+                fcntl.flock(turn, fcntl.LOCK_EX)
             try:
                 self.verify(version)
             except LostWeightsError:

@@ -107,6 +107,11 @@ class Account:
         )
 
     @property
+    def is_limited(self) -> bool:
+        """Whether there is a budget."""
+        return self.budget_tokens is not None or self.budget_cost is not None
+
+    @property
     def exhausted(self) -> bool:
         """Whether a budget is spent. Calls in flight still end, so a little more than the budget may be spent."""
         tokens, cost = self.spent

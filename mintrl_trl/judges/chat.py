@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError, JudgeError, NoVerdict
+from ..wire import is_local, seconds_to_wait
 from .prompts import Message
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 10.0
 LONGEST_TEXT_CHARS = 1000
 HIDDEN = "(hidden)"
+# Fields of a request that have a setting of their own, or that replies could not be read with.
+OWN_FIELDS = frozenset({"model", "messages", "prompt", "n", "stream", "max_tokens", "temperature", "seed"})
 _NEW_NAMES = {"max_tokens": "max_completion_tokens"}  # of fields that some endpoints know by another name only
+# Words of a provider that will not read this text; another rollout's it may. (DeepSeek, Azure, Alibaba)
+_WITHHELD = re.compile(r"content exists risk|content[ _]filter|content management policy|data_inspection_failed", re.I)
 _TOO_LONG = re.compile(
     r"context[ _]length|context window|maximum model length|prompt is too long|too many tokens", re.I
 )
@@ -127,7 +132,7 @@ class OpenAIChat:
         left_out (`set[str]`): Those that it does not take.
 
     Raises:
-        ConfigError: Not an http address, or a key that no header can carry.
+        ConfigError: Not an http address, a key that no header can carry, or `extra_body` holds a field of `OWN_FIELDS`.
     """
 
     def __init__(
@@ -149,6 +154,7 @@ class OpenAIChat:
         api_key = (api_key or "").strip()
         if not re.fullmatch(r"[!-~]*", api_key):
             raise ConfigError("api_key", HIDDEN, "one word of ASCII characters", "check how the key was copied")
+        check_extra_body("extra_body", extra_body)
         self.model, self.base_url, self.timeout_seconds = model, base_url, timeout_seconds
         self.extra_body = dict(extra_body or {})
         self.optional, self.left_out = frozenset(optional), set[str]()
@@ -166,7 +172,7 @@ class OpenAIChat:
 
         Raises:
             ChatFault: Timeout, cut connection, status 408, 429 or 5xx, or a reply without any choice.
-            NoVerdict: The messages do not fit the model's context.
+            NoVerdict: The messages do not fit the model's context, or the provider will not read them.
             JudgeError: Any other refusal, with the endpoint's own text.
         """
         sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0, "seed": seed}
@@ -179,7 +185,7 @@ class OpenAIChat:
     ) -> ChatReply:
         """Continue token ids, where the endpoint takes them (vLLM). Raises as a chat request does."""
         sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0, "seed": seed}
-        body = self.extra_body | {"prompt": list(prompt_ids)} | sampling | extra
+        body = {"prompt": list(prompt_ids)} | sampling | self.extra_body | extra
         body.pop("chat_template_kwargs", None)
         return self._reply(await self._ask("/completions", body))
 
@@ -218,6 +224,7 @@ class OpenAIChat:
                 api_key=self._api_key or "none",  # never the variable that the library would read
                 max_retries=0,
                 timeout=openai.Timeout(self.timeout_seconds, connect=min(CONNECT_SECONDS, self.timeout_seconds)),
+                http_client=openai.DefaultAsyncHttpx2Client(trust_env=not is_local(self.base_url)),  # else by a proxy
             )
             self._loop = loop
         return self._client
@@ -294,10 +301,12 @@ class OpenAIChat:
         message = f"{self.shown_url} answered {status} for model {self.model!r}: {words or '(no text)'}"
         if status == 413 or (status in (400, 422) and _TOO_LONG.search(words)):
             return NoVerdict("context_length", message)
+        if status in (400, 403, 422) and _WITHHELD.search(words):
+            return NoVerdict("content_filter", message)
         if status not in (408, 429) and status < 500:
             return RefusedError(message, status, words)
         reason = {408: "timeout", 429: "rate_limited"}.get(status, "server_error")
-        return ChatFault(reason, message, _seconds(error.response.headers.get("retry-after")))
+        return ChatFault(reason, message, seconds_to_wait(error.response.headers.get("retry-after")))
 
     def _reply(self, answer: dict[str, Any]) -> ChatReply:
         """A chat's or a completion's answer. Fields are missing, null or odd at some endpoints."""
@@ -309,7 +318,8 @@ class OpenAIChat:
             details = usage.get("prompt_tokens_details") or {}
             ids, logprobs = choice.get("token_ids"), choice.get("logprobs") or {}
             logps = logprobs.get("token_logprobs") or [token["logprob"] for token in logprobs.get("content") or []]
-            known = ids is not None and len(logps) == len(ids) and all(isinstance(logp, float | int) for logp in logps)
+            logps = [math.nan if logp is None else float(logp) for logp in logps]  # JSON has no NaN
+            known = ids is not None and len(logps) == len(ids)
             return ChatReply(
                 text=text if isinstance(text, str) else "",
                 finish_reason=str(choice.get("finish_reason") or ""),
@@ -319,7 +329,7 @@ class OpenAIChat:
                 # DeepSeek has a name of its own for it.
                 cached_tokens=int(details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0),
                 ids=None if ids is None else tuple(ids),
-                logps=tuple(map(float, logps)) if known else None,
+                logps=tuple(logps) if known else None,
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             detail = f"{self.shown_url} sent no completion: {str(answer)[:LONGEST_TEXT_CHARS]}"
@@ -329,15 +339,18 @@ class OpenAIChat:
         return text.replace(self._api_key, HIDDEN) if self._api_key else text
 
 
+def check_extra_body(field: str, body: Mapping[str, Any] | None) -> None:
+    """Check what a user adds to request bodies.
+
+    Raises:
+        ConfigError: It would take the place of something else.
+    """
+    taken = sorted(OWN_FIELDS & set(body or ()))
+    if taken:
+        allowed = f"fields other than {', '.join(sorted(OWN_FIELDS))}, which are set elsewhere or not at all"
+        raise ConfigError(field, taken, allowed, f"remove {', '.join(taken)} from {field}")
+
+
 def _names(words: str, *fields: str) -> bool:
     """Whether the words of a refusal name all these fields."""
     return all(re.search(rf"\b{field}\b", words) for field in fields)
-
-
-def _seconds(header: str | None) -> float:
-    """The seconds of a `Retry-After` header; 0 without one, or where it holds a date."""
-    try:
-        seconds = float(header or 0.0)
-    except ValueError:
-        return 0.0
-    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0

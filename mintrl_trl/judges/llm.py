@@ -25,6 +25,7 @@ from .chat import ChatFault, ChatFunction, ChatReply, OpenAIChat
 from .probe import probe
 from .prompts import Domain, Prompts
 from .reply import clean_correction, leaks_answer, parse_verdict, verdict_pattern, verdict_schema
+from .spread import SpreadChat
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ class LLMJudge:
 
     Args:
         model (`str`, *optional*): Name of the model at `base_url`; `None` takes the one that is served there.
-        base_url (`str`, *optional*): OpenAI-compatible endpoint with its `/v1`. Nothing is contacted before the first
-            call.
+        base_url (`str` or `Sequence[str]`, *optional*): OpenAI-compatible endpoint with its `/v1`, or several that
+            serve the model alike. Nothing is contacted before the first call.
         chat (`ChatFunction`, *optional*): Any async chat function, instead of `base_url`.
         domain (`Domain` or `str`, defaults to `"math"`): Prompt templates: `"math"` or `"code"`.
         prompts (`Prompts`, *optional*): Own prompts, instead of `domain`.
@@ -86,7 +87,7 @@ class LLMJudge:
     def __init__(
         self,
         model: str | None = None,
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         *,
         chat: ChatFunction | None = None,
         domain: Domain | str = Domain.MATH,
@@ -126,14 +127,18 @@ class LLMJudge:
         )
         if chat is None:
             optional = {"seed", "top_p", *_VLLM_PLAIN_SAMPLING, *(() if constrain_reply else ("response_format",))}
-            chat = OpenAIChat(
-                model,
-                base_url,
-                api_key=api_key,
-                timeout_seconds=timeout_seconds,
-                extra_body=(_VLLM_PLAIN_SAMPLING if prefill or shares_tokenizer else {}) | dict(extra_body or {}),
-                optional=optional,
-            )
+            chats = [
+                OpenAIChat(
+                    model,
+                    url,
+                    api_key=api_key,
+                    timeout_seconds=timeout_seconds,
+                    extra_body=(_VLLM_PLAIN_SAMPLING if prefill or shares_tokenizer else {}) | dict(extra_body or {}),
+                    optional=optional,
+                )
+                for url in ((base_url,) if isinstance(base_url, str) else base_url)
+            ]
+            chat = chats[0] if len(chats) == 1 else SpreadChat(chats)
         self.chat, self.prompts = chat, prompts if prompts is not None else Prompts(domain)
         self.temperature, self.max_tokens = temperature, max_tokens
         self.timeout_seconds, self.max_retries = timeout_seconds, max_retries
@@ -198,8 +203,8 @@ class LLMJudge:
 
         Raises:
             NoVerdict: No usable reply: `empty`, `length`, `unparsable`, `inconsistent`, `out_of_range`,
-                `context_length`, or after the last retry `timeout`, `rate_limited`, `server_error`, `connection`,
-                `bad_response`.
+                `context_length`, `content_filter`, or after the last retry `timeout`, `rate_limited`, `server_error`,
+                `connection`, `bad_response`.
             JudgeError: The endpoint refuses such requests.
         """
         if self.exhausted:  # this one waited for its turn while others spent the rest
@@ -228,7 +233,8 @@ class LLMJudge:
         A correction that gives the problem's answer away is withheld: it comes back empty and is counted in `leaks`.
 
         Raises:
-            NoVerdict: As in `review`, but for what a reply says: any text is a correction.
+            NoVerdict: As in `review`, but for what a reply says: any text is a correction, unless its log-probabilities
+                are no numbers (`broken_logps`).
             JudgeError: As in `review`; also where `shares_tokenizer` was set and no token ids came.
         """
         ids = self._continuable(accepted)
@@ -247,6 +253,8 @@ class LLMJudge:
         reply = await self._ask("correction", seed, ask)
         if not reply.text and reply.reasoning:
             raise _empty(reply)
+        if reply.logps is not None and not all(map(math.isfinite, reply.logps)):
+            raise NoVerdict("broken_logps", f"log-probabilities {reply.logps} of a correction")
         text = clean_correction(reply.text, "" if continued else accepted)
         if leaks_answer(text, problem.answer):
             self.leaks += 1
@@ -276,7 +284,7 @@ class LLMJudge:
         if self.shares_tokenizer is None:
             self.shares_tokenizer = shares_tokenizer
         self.continues_ids = vllm and bool(self.shares_tokenizer) and self.prefill is not False
-        if vllm and isinstance(self.chat, OpenAIChat):
+        if vllm and isinstance(self.chat, OpenAIChat | SpreadChat):
             self.chat.extra_body = _VLLM_PLAIN_SAMPLING | self._extra_body
 
     @property

@@ -58,6 +58,12 @@ async def probe(judge: "LLMJudge") -> None:
     """
     known = await _learn(judge)
     prompt_tokens = await _review(judge)
+    if judge.account.is_limited and not judge.exhausted and not prompt_tokens:
+        raise JudgeError(
+            f"{judge!r} does not say how many tokens a reply took (`usage`), so its budget would never be spent. "
+            "Remove budget_tokens and budget_cost (in a config: judge_budget_tokens, judge_budget_cost), and set a "
+            "limit with the provider"
+        )
     if known is not None and known.max_model_len is not None:
         _check_room(judge, known.max_model_len, prompt_tokens)
     if judge.needs_logps and not (judge.shares_tokenizer and judge.temperature == 1):

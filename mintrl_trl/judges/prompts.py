@@ -30,6 +30,7 @@ from ..rollouts.rollout import Problem
 Message = dict[str, str]
 
 TEMPLATES = Path(__file__).with_name("templates")
+FIRST_STEP_END = "</step 1>"  # up to here the reviews of a rollout are the same
 _ROLES = ("judge", "intervention", "solution")
 
 # All repetitions are bounded, so the time is linear in the text. Comparisons such as `i <step` in code do not match.
