@@ -5,7 +5,7 @@ response without a reward counts as not solved and is counted apart, so a score 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -51,6 +51,27 @@ class EvalProblem:
             )["input_ids"]
         columns = {name: row[name] for name in row if name != "prompt"}
         return cls(prompt, tuple(ids), columns, subset, row.get("id", ""))
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A set of problems that models are compared on.
+
+    Args:
+        name (`str`): As in tables, folders and on the command line.
+        domain (`str`): `"math"`, `"code"` or `"chains"`: what scores it, and with which others it is averaged.
+        rows (`Sequence[Mapping]`): At least one, each with a `prompt`, an `id` of its own, and what the domain's reward
+            function reads; all with the same columns.
+        max_completion_length (`int`, *optional*, defaults to 32768): Length limit of a response, where none is asked
+            for; the paper's.
+        subset (`Callable`, *optional*): From a row to the name of the subset it is reported under.
+    """
+
+    name: str
+    domain: str
+    rows: Sequence[Mapping[str, Any]]
+    max_completion_length: int = 32_768
+    subset: Callable[[Mapping[str, Any]], str | None] = lambda row: None
 
 
 @dataclass(frozen=True)
