@@ -1,0 +1,66 @@
+"""Pass@k against k (Figure 4a) from counts per problem. Pure functions; averages over problems, then over runs."""
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from ..evaluation import EvalResult
+from .curves import Curve, Point
+from .runs import BASE, Group
+
+ALL = "all problems"
+
+
+def pass_curves(groups: Sequence[Group], subset: str | None = None) -> list[Curve]:
+    """Pass@k of the last evaluation of every run, and of the first one, before any update, as `Base`.
+
+    Args:
+        groups (`Sequence[Group]`): The runs.
+        subset (`str`, *optional*): A subset of the problems; `None` for all.
+
+    Returns:
+        `list[Curve]`: `x` is k: powers of two, and the number of samples. Groups with a run that was not evaluated
+        are left out.
+    """
+    finals = [(group, [run.evaluations for run in group.runs]) for group in groups]
+    finals = [(group, by_run) for group, by_run in finals if all(by_run)]
+    before = [found[0] for _, by_run in finals for found in by_run if 0 in found]
+    curves = []
+    if before:
+        curves.append(_curve(BASE, BASE, before, subset))
+    for group, by_run in finals:
+        last = [found[max(found)] for found in by_run]
+        curves.append(_curve(group.name, group.method, last, subset))
+    return [curve for curve in curves if curve is not None]
+
+
+def subsets(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Names of the subsets that evaluations report, in order of appearance."""
+    results = (result for group in groups for run in group.runs for result in run.evaluations.values())
+    return tuple(dict.fromkeys(name for result in results for name in result.subsets))
+
+
+def powers_of_two(largest: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to `largest`, which is the last.
+
+    Examples:
+
+    ```python
+    >>> powers_of_two(12)
+    (1, 2, 4, 8, 12)
+
+    ```
+    """
+    return (*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest)
+
+
+def _curve(name: str, method: str, results: Sequence[EvalResult], subset: str | None) -> Curve | None:
+    """The mean over evaluations; `None` where one of them lacks the subset."""
+    if subset is not None and any(subset not in result.subsets for result in results):
+        return None
+    largest = min(problem.samples for result in results for problem in result.problems)
+    points = []
+    for k in powers_of_two(largest):
+        scores = [result.pass_at(k, subset) for result in results]
+        value, spread = fmean(scores), stdev(scores) if len(scores) > 1 else None
+        points.append(Point(x=float(k), value=value, smoothed=value, spread=spread))
+    return Curve(name, method, f"Pass@k, {subset or ALL}", len(results), tuple(points))
