@@ -47,6 +47,11 @@ class EvalModel:
     run: str = ""
     update: int | None = None
 
+    @property
+    def slug(self) -> str:
+        """Name of the folder that what is measured of it lies in."""
+        return self.label.replace("/", "--")
+
     @cached_property
     def folder(self) -> Path | None:
         """Where its files are; `None` for a hub id."""
@@ -243,7 +248,7 @@ class Servers:
                 fix = f"start it with --model {model.name}, or name what it serves with --served-name"
                 raise ConfigError("base_url", url, allowed, fix)
             generator.model = self._bring(url, model)
-        generator.use_weights(model.label.replace("/", "-"))
+        generator.use_weights(model.slug)
         return generator
 
     def _bring(self, url: str, model: EvalModel) -> str:

@@ -1,12 +1,11 @@
 """How good the policy alone is: n samples of each problem, scored, as Pass@1 and Pass@k. No judge ever takes part."""
 
 from .pass_at_k import pass_at_k
-from .results import Benchmark, EvalProblem, EvalResult, ProblemResult
+from .results import EvalProblem, EvalResult, ProblemResult
 from .sampling import evaluate_policy, sample_responses
 from .scoring import score_responses
 
 __all__ = [
-    "Benchmark",
     "EvalProblem",
     "EvalResult",
     "ProblemResult",

@@ -5,7 +5,7 @@ response without a reward counts as not solved and is counted apart, so a score 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -54,27 +54,6 @@ class EvalProblem:
 
 
 @dataclass(frozen=True)
-class Benchmark:
-    """A set of problems that models are compared on.
-
-    Args:
-        name (`str`): As in tables, folders and on the command line.
-        domain (`str`): `"math"`, `"code"` or `"chains"`: what scores it, and with which others it is averaged.
-        rows (`Sequence[Mapping]`): At least one, each with a `prompt`, an `id` of its own, and what the domain's reward
-            function reads; all with the same columns.
-        max_completion_length (`int`, *optional*, defaults to 32768): Length limit of a response, where none is asked
-            for; the paper's.
-        subset (`Callable`, *optional*): From a row to the name of the subset it is reported under.
-    """
-
-    name: str
-    domain: str
-    rows: Sequence[Mapping[str, Any]]
-    max_completion_length: int = 32_768
-    subset: Callable[[Mapping[str, Any]], str | None] = lambda row: None
-
-
-@dataclass(frozen=True)
 class ProblemResult:
     """Counts of one problem.
 
@@ -110,17 +89,21 @@ class EvalResult:
         """Names of the subsets, in order of appearance."""
         return tuple(dict.fromkeys(problem.subset for problem in self.problems if problem.subset is not None))
 
+    def part(self, subset: str | None) -> "EvalResult":
+        """The counts of one subset's problems (`None`: of all)."""
+        return EvalResult(tuple(problem for problem in self.problems if subset in (None, problem.subset)))
+
     def pass_at(self, k: int, subset: str | None = None) -> float:
         """Unbiased Pass@k, averaged over the problems of `subset` (`None`: all), in [0, 1].
 
         Raises:
             ConfigError: No problem is in `subset`, or one has fewer than `k` responses.
         """
-        return fmean(self._scores(k, subset))
+        return fmean(self.scores(k, subset))
 
     def standard_error(self, k: int, subset: str | None = None) -> float:
         """Standard error of `pass_at` over the draw of problems; NaN for a single problem."""
-        scores = self._scores(k, subset)
+        scores = self.scores(k, subset)
         return stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else math.nan
 
     def metrics(self, ks: Iterable[int] = (1,), prefix: str = "eval") -> dict[str, float]:
@@ -146,7 +129,12 @@ class EvalResult:
         total = sum(getattr(problem, count) for problem in self.problems)
         return total / sum(problem.samples for problem in self.problems)
 
-    def _scores(self, k: int, subset: str | None) -> list[float]:
+    def scores(self, k: int, subset: str | None = None) -> list[float]:
+        """Unbiased Pass@k of each problem of `subset` (`None`: of all), in order, in [0, 1].
+
+        Raises:
+            ConfigError: As for [`EvalResult.pass_at`].
+        """
         chosen = [problem for problem in self.problems if subset is None or problem.subset == subset]
         if not chosen:
             raise ConfigError("subset", subset, f"None or one of {list(self.subsets)}", "name a subset of the problems")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from hashlib import blake2b, sha256
+from itertools import islice
 from typing import Any
 
 from ..errors import ConfigError, DataError
@@ -35,6 +36,11 @@ Rows = Mapping[str, Mapping[str, Any]]
 def problems_fingerprint(problems: Sequence[EvalProblem]) -> str:
     """What sampling reads of problems, as 16 hexadecimal digits: their ids and the ids of their prompts."""
     return _digest([[problem.id, list(problem.prompt_ids)] for problem in problems])
+
+
+def prompts_fingerprint(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What problems ask, as 16 hexadecimal digits: their ids and prompts, before any tokenizer."""
+    return _digest([[row["id"], row["prompt"]] for row in rows])
 
 
 def row_fingerprint(row: Mapping[str, Any]) -> str:
@@ -143,25 +149,27 @@ def score(
     """
     known = {} if anew else folder.scores()
     fingerprints = {name: row_fingerprint(row) for name, row in rows.items()}
-    todo = []
+    todo: set[Key] = set()
     for sample in folder.samples():
         if sample.problem not in rows:
             fix = "evaluate on the problems that the samples are of, or into another folder"
             raise DataError(str(folder.path), "problem", sample.problem, "the id of a row", fix)
         old = known.get(sample.key)
         if old is None or old.reward is None or old.row != fingerprints[sample.problem]:
-            todo.append(sample)
+            todo.add(sample.key)
     if anew:
         folder.forget_scores()
     on_progress(0, len(todo))
-    for start in range(0, len(todo), _SCORED_TOGETHER):
-        some = todo[start : start + _SCORED_TOGETHER]
+    done = 0
+    waiting = (sample for sample in folder.samples() if sample.key in todo)
+    while some := list(islice(waiting, _SCORED_TOGETHER)):  # a folder may be larger than memory
         folder.append_scores(
             _score(sample, rewarded, fingerprints[sample.problem])
             for sample, rewarded in zip(some, _rewarded(some, rows, reward), strict=True)
         )
-        on_progress(start + len(some), len(todo))
-    return len(todo)
+        done += len(some)
+        on_progress(done, len(todo))
+    return done
 
 
 def count(

@@ -22,8 +22,9 @@ from ..errors import ConfigError, DataError
 
 HEADER, SAMPLES, SCORES = "evaluation.json", "samples.jsonl", "scores.jsonl"
 FORMAT = 1
-# What may differ between the runs that fill one folder: samples can be added, and a machine be brought up to date.
-FREE_SETTINGS = frozenset({"samples", "versions"})
+# What may differ between the runs that fill one folder: samples can be added, a machine be brought up to date, files be
+# moved. Ids and subsets are the problems', which have a fingerprint.
+FREE_SETTINGS = frozenset({"samples", "versions", "origin", "ids", "subsets"})
 
 Key = tuple[str, int]
 
