@@ -33,7 +33,6 @@ from ..data.sources import FILE_SUFFIXES, first_rows, load_rows
 from ..errors import ConfigError
 from ..rewards.code import FOREVER, CodeChecker, require_tests
 from ..rewards.math import math_reward, require_golds
-from .results import EvalProblem
 
 DATA_VARIABLE = "MINTRL_DATA"
 HUB_PREFIX = "hub:"
@@ -164,18 +163,6 @@ class LoadedBenchmark:
         """
         return reward_of(self.domain)
 
-    def problems(self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> list[EvalProblem]:
-        """The problems with their prompts rendered as in training, for `sample_responses`.
-
-        Args:
-            tokenizer (`PreTrainedTokenizerBase`): The policy's.
-            chat_template_kwargs (`Mapping`, *optional*): For its chat template, such as `{"enable_thinking": False}`.
-        """
-        return [
-            EvalProblem.from_row(row, tokenizer, subset=self.subset(row), chat_template_kwargs=chat_template_kwargs)
-            for row in self.rows
-        ]
-
     def subset(self, row: Mapping[str, Any]) -> str | None:
         """Name of the part that a row is reported under, besides the whole; `None` without parts."""
         return ("hard" if row["misconceived"] else "easy") if self.domain == CHAINS else None
@@ -243,11 +230,6 @@ def reward_of(domain: str) -> Callable[..., Any]:
     if domain not in rewards:
         raise ConfigError("domain", domain, " | ".join(DOMAINS), "name one of them")
     return rewards[domain]()
-
-
-def averages(benchmarks: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The domain averages that can be formed from these benchmarks: those of which all three are there."""
-    return {domain: names for domain, names in DOMAIN_AVERAGES.items() if set(names) <= set(benchmarks)}
 
 
 def data_folder(data: str | Path | None) -> Path | None:
