@@ -87,6 +87,9 @@ def test_pass_at_k_is_of_the_last_evaluation_and_base_of_the_first(tmp_path):
     assert const.points[0].spread == pytest.approx(math.sqrt(0.125))
     assert pass_curves(groups)[1].points[0].value == pytest.approx(0.75), "both problems"
     assert pass_curves(groups, "other") == []
+    point = pass_curves(groups)[1].points[0]
+    assert point.low < point.value < point.high, "two problems, the mean over runs of each"
+    assert point.band == (pytest.approx(point.value - point.spread), pytest.approx(point.value + point.spread))
 
 
 @pytest.mark.parametrize(("largest", "ks"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (32, (1, 2, 4, 8, 16, 32))])

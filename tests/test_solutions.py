@@ -17,7 +17,7 @@ from mintrl_trl.analysis.solutions import (
     solution_logps,
     summarize,
 )
-from mintrl_trl.data.chains import EOS_ID, World, base_model_path, chains_reward
+from mintrl_trl.data.chains import EOS, EOS_ID, TOKENS, World, base_model_path, chains_reward
 from mintrl_trl.errors import DataError
 from tests.analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
 
@@ -44,6 +44,9 @@ def test_problems_are_those_of_the_evaluation_and_their_solutions_are_right(prob
         text = tokenizer.decode(problem.ids, skip_special_tokens=True)
         assert problem.ids[-1] == EOS_ID
         assert chains_reward([""], [text], [row["answer"]], [problem.ids]) == [1.0]
+        written = [TOKENS[problem.ids[at]] for at in problem.decisive]
+        lines, results = row["privileged_context"].split("\n\n")[:-1], row["answer"][1::2]
+        assert written == [*(line[0] for line in lines), *results, EOS]
 
 
 def test_one_forward_gives_what_token_by_token_gives(model, problems):
@@ -67,6 +70,7 @@ def test_the_base_model_solves_easy_problems_and_no_hard_one(tmp_path):
     assert named == ["chains_base", "run"]
     assert table.corrections == 4
     assert table.after[0].token_logps == table.base.token_logps, "the run left the base model"
+    assert all(string < own for string, own in zip(table.base.string_logps, table.base.logps, strict=True))
     summaries = {(one.group, one.subset): one for one in summarize(table)}
     assert list(summaries) == [("Base", "easy"), ("MInTRL-Const", "easy"), ("Base", "hard"), ("MInTRL-Const", "hard")]
     assert summaries["Base", "easy"].solved == summaries["Base", "easy"].visible == 3
@@ -90,10 +94,11 @@ def test_runs_of_other_tasks_and_of_unlike_bases(tmp_path):
 
 
 def test_the_summary_by_hand():
-    problems = tuple(Solution(name, "hard", (1,), (2, 3)) for name in "abc")
+    problems = tuple(Solution(name, "hard", (1,), (2, 3, 4), (0, 2)) for name in "abc")
 
     def likelihoods(name, *chances):
-        return Likelihoods(name, name, "", tuple(tuple(map(math.log, pair)) for pair in chances))
+        logps = tuple(tuple(map(math.log, pair)) for pair in chances)
+        return Likelihoods(name, name, "", logps, tuple(math.fsum(own) + math.log(0.5) for own in logps))
 
     table = SupportTable(
         problems,
@@ -111,5 +116,6 @@ def test_the_summary_by_hand():
     assert ours.furthest == pytest.approx(0.0005)
     assert (base.smallest_nu, ours.smallest_nu) == (pytest.approx(0.001), pytest.approx(0.01))
     assert ours.mean == pytest.approx((0.72 + 0.56 + 0.81 + 0.4 + 0.001 + 0.81) / 6)
+    assert ours.mean_string == pytest.approx(ours.mean / 2)
     assert table.needed() == (1, 1, 0)
     assert math.exp(table.with_corrections()[0]) == pytest.approx(1 - 0.999 * 0.5)

@@ -55,12 +55,24 @@ class Point:
         smoothed (`float`): Mean over runs of the trailing mean over the last twentieth of the run.
         spread (`float`, *optional*): Sample standard deviation over runs of what `smoothed` averages; `None` for one
             run.
+        low (`float`, *optional*): Lower end of the interval of 95 % over the draw of problems; `None` where the value
+            is not a mean over problems.
+        high (`float`, *optional*): Its upper end.
     """
 
     x: float
     value: float
     smoothed: float
     spread: float | None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """What is shaded: the spread over runs on both sides, for one run the interval over problems."""
+        if self.spread is not None:
+            return self.smoothed - self.spread, self.smoothed + self.spread
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 @dataclass(frozen=True)

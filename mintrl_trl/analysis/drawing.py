@@ -40,7 +40,7 @@ def draw_training(columns: Sequence[Sequence[Curve]], switch: int | None, path: 
             else:
                 one.axhline(0.0, color=GREY, linewidth=1.0, zorder=1)
             if switch is not None and switch < max(curve.points[-1].x for curve in curves):
-                mark(one, switch, "interventions end")
+                mark(one, switch, "interventions end" if one is axes[0] else "")
 
 
 def draw_wall_clock(columns: Sequence[Sequence[Curve]], path: Path) -> None:
@@ -173,14 +173,16 @@ def draw_support(table: SupportTable, path: Path, subset: str = "hard") -> None:
         strips.set_ylim(len(rows) - 0.4, -0.6)
         strips.grid(axis="y", visible=False)
         strips.set_title(f"{len(places)} {subset} problems")
-        strips.set_xlabel("probability of the right solution; bar: median")
+        strips.set_xlabel("probability of all right results; bar: median")
         before = rows[0][2]
         for one in dict.fromkeys(one.group for one in table.after):
             own = next(values for name, _, values in rows if name == one)
             xs = [max(before[index % len(places)] / math.log(10), floor) for index in range(len(own))]
             ys = [max(value / math.log(10), floor) for value in own]
-            style = {"color": look[one].colour, "marker": look[one].marker, "s": 16, "linewidths": 0, "alpha": 0.75}
-            scatter.scatter(xs, ys, label=one, zorder=3, **style)
+            hollow = look[one].dashes != "-"  # what often lies on another method's dots lets them through
+            colours = {"facecolors": "none" if hollow else look[one].colour, "edgecolors": look[one].colour}
+            style = {"marker": look[one].marker, "s": 34 if hollow else 16, "linewidths": 0.9 if hollow else 0.0}
+            scatter.scatter(xs, ys, label=one, zorder=4 if hollow else 3, alpha=0.8, **style, **colours)
         scatter.plot([floor, 0], [floor, 0], color=GREY, linewidth=1.0, zorder=1)
         scatter.axhline(threshold, color=GREY, linewidth=1.0, linestyle="--", zorder=1)
         scatter.set_title("after training, against before")
@@ -211,7 +213,7 @@ def _support_rows(table: SupportTable, places: Sequence[int]) -> list[tuple[str,
     if table.corrections:
         plural = "s" if table.corrections > 1 else ""
         helped = table.with_corrections()
-        rows.append((f"{BASE} with {table.corrections} correction{plural}", "", [helped[i] for i in places]))
+        rows.append((f"{BASE} with {table.corrections} correction{plural}", BASE, [helped[i] for i in places]))
     for name, method in dict.fromkeys((one.group, one.method) for one in table.after):
         rows.append((name, method, [one.logps[i] for one in table.after if one.group == name for i in places]))
     return rows
@@ -234,10 +236,9 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], look: dict, scale: float =
         one = look[curve.group]
         xs = [point.x / scale for point in curve.points]
         ys = [point.smoothed for point in curve.points]
-        if curve.points[0].spread is not None:
-            low = [point.smoothed - point.spread for point in curve.points]
-            high = [point.smoothed + point.spread for point in curve.points]
-            axes.fill_between(xs, low, high, color=one.colour, alpha=0.16, linewidth=0)
+        band = [point.band for point in curve.points]
+        if None not in band:
+            axes.fill_between(xs, *zip(*band, strict=True), color=one.colour, alpha=0.15, linewidth=0)
         elif not markers:
             axes.plot(xs, [point.value for point in curve.points], color=one.colour, alpha=0.22, linewidth=0.8)
         marker = {"marker": one.marker, "markersize": 4.5} if markers else {}

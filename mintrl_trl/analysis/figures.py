@@ -132,6 +132,8 @@ def _support_rows(table: SupportTable) -> list[dict[str, Any]]:
             "problem": problem.question,
             "log_before": table.base.logps[index],
             "log_after": one.logps[index],
+            "log_string_before": table.base.string_logps[index],
+            "log_string_after": one.string_logps[index],
             "log_before_with_corrections": helped[index],
             "corrections": table.corrections,
             "corrections_needed": needed[index],

@@ -1,9 +1,14 @@
-"""Pass@k against k (Figure 4a) from counts per problem. Pure functions; averages over problems, then over runs."""
+"""Pass@k against k (Figure 4a) from counts per problem. Pure functions; averages over problems, then over runs.
+
+A point has two measures of doubt: the spread over runs, and the interval over the draw of problems (of the mean over
+runs, problem by problem).
+"""
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from ..evaluation import EvalResult
+from ..evaluation import EvalResult, pass_at_k
+from ..evaluation.intervals import mean_interval
 from .curves import Curve, Point
 from .runs import BASE, Group
 
@@ -54,13 +59,17 @@ def powers_of_two(largest: int) -> tuple[int, ...]:
 
 
 def _curve(name: str, method: str, results: Sequence[EvalResult], subset: str | None) -> Curve | None:
-    """The mean over evaluations; `None` where one of them lacks the subset."""
+    """The mean over evaluations, with its interval over problems; `None` where one of them lacks the subset."""
     if subset is not None and any(subset not in result.subsets for result in results):
         return None
-    largest = min(problem.samples for result in results for problem in result.problems)
+    chosen = [[p for p in result.problems if subset is None or p.subset == subset] for result in results]
     points = []
-    for k in powers_of_two(largest):
-        scores = [result.pass_at(k, subset) for result in results]
+    for k in powers_of_two(min(problem.samples for problems in chosen for problem in problems)):
+        by_run = [[pass_at_k(problem.samples, problem.solved, k) for problem in problems] for problems in chosen]
+        scores = [fmean(own) for own in by_run]
         value, spread = fmean(scores), stdev(scores) if len(scores) > 1 else None
-        points.append(Point(x=float(k), value=value, smoothed=value, spread=spread))
+        same = len({len(own) for own in by_run}) == 1  # runs on the same problems: one score for each of them
+        interval = mean_interval([fmean(own) for own in zip(*by_run, strict=True)]) if same else None
+        low, high = (interval.low, interval.high) if interval is not None else (None, None)
+        points.append(Point(x=float(k), value=value, smoothed=value, spread=spread, low=low, high=high))
     return Curve(name, method, f"Pass@k, {subset or ALL}", len(results), tuple(points))
