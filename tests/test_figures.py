@@ -6,8 +6,7 @@ import shutil
 import pytest
 from matplotlib.figure import Figure
 
-from mintrl_trl.analysis.figures import FIGURES, Options, draw_figures
-from mintrl_trl.analysis.runs import read_groups
+from mintrl_trl.analysis.figures import FIGURES, Options, draw_figures, read_sources
 from mintrl_trl.analysis.style import looks
 from mintrl_trl.cli import main
 from mintrl_trl.data.chains import base_model_path
@@ -78,7 +77,7 @@ def rows_of(path):
 
 
 def test_every_figure_has_its_picture_and_its_table(runs, tmp_path, drawn):
-    results = draw_figures(read_groups(runs), tmp_path / "out")
+    results = draw_figures(read_sources(runs), tmp_path / "out")
     assert [one.figure for one in results] == list(FIGURES)
     for one in results:
         assert one.files, one.note
@@ -97,14 +96,14 @@ def test_every_figure_has_its_picture_and_its_table(runs, tmp_path, drawn):
 
 
 def test_wall_clock_is_drawn_in_minutes(runs, tmp_path, drawn):
-    draw_figures(read_groups(runs), tmp_path, ["10"])
+    draw_figures(read_sources(runs), tmp_path, ["10"])
     training, evaluation = drawn["figure_10_wall_clock"].axes
     assert training.get_lines()[0].get_xdata().tolist() == [0.5, 1.0, 1.5, 2.0]
     assert max(line.get_xdata()[-1] for line in evaluation.get_lines()) == 2.0
 
 
 def test_support_has_a_dot_for_every_problem_and_run(runs, tmp_path, drawn):
-    (result,) = draw_figures(read_groups(runs), tmp_path, ["2"])
+    (result,) = draw_figures(read_sources(runs), tmp_path, ["2"])
     strips, scatter = drawn["figure_2_support"].axes
     assert [label.get_text() for label in strips.get_yticklabels()] == [
         "Base",
@@ -120,7 +119,7 @@ def test_support_has_a_dot_for_every_problem_and_run(runs, tmp_path, drawn):
 
 
 def test_intensity_labels_reviews_and_tokens(runs, tmp_path, drawn):
-    (result,) = draw_figures(read_groups(runs), tmp_path, ["6"], Options(subset="hard"))
+    (result,) = draw_figures(read_sources(runs), tmp_path, ["6"], Options(subset="hard"))
     texts = [text.get_text() for text in drawn["figure_6_intensity"].axes[0].texts]
     assert texts == ["4 x 1", "4 x 1"]
     assert [float(row["gain"]) for row in rows_of(result.files[1])] == [0.5, 0.5]
@@ -128,7 +127,7 @@ def test_intensity_labels_reviews_and_tokens(runs, tmp_path, drawn):
 
 def test_what_is_missing_is_said(tmp_path):
     write_run(tmp_path / "run")
-    results = draw_figures(read_groups([str(tmp_path / "run")]), tmp_path / "out")
+    results = draw_figures(read_sources([str(tmp_path / "run")]), tmp_path / "out")
     assert [one.files for one in results] == [()] * len(FIGURES)
     assert all(one.note for one in results)
     assert not (tmp_path / "out").exists(), "nothing is written where nothing can be drawn"
@@ -140,7 +139,7 @@ def test_what_is_missing_is_said(tmp_path):
 def test_unknown_figures_and_budgets_are_refused(tmp_path, figures, options, field):
     write_run(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        draw_figures(read_groups([str(tmp_path)]), tmp_path, figures, options)
+        draw_figures(read_sources([str(tmp_path)]), tmp_path, figures, options)
     assert caught.value.field == field
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mintrl_trl.analysis.keyword_shifts import keyword_shifts, last_responses
+from mintrl_trl.analysis.keyword_shifts import keyword_shifts, last_responses, responses_of
 from mintrl_trl.analysis.keywords import KEYWORDS, keyword_use, narrative_words
 from mintrl_trl.analysis.runs import read_groups, read_run
 from mintrl_trl.errors import DataError
@@ -78,7 +78,7 @@ def test_shifts_compare_control_rollouts_of_the_last_updates(tmp_path):
     write_rollouts(ours, ["compute"], role="intervened")
     write_rollouts(ours, ["compute"], update=9)
     assert list(last_responses(read_run(ours))) == ["wait wait", "wait"]
-    baseline, shifts = keyword_shifts(read_groups([str(ours), str(grpo)]))
+    baseline, shifts = keyword_shifts(responses_of(read_groups([str(ours), str(grpo)])))
     assert baseline == "GRPO"
     assert [shift.keyword for shift in shifts] == list(KEYWORDS)
     by_keyword = {shift.keyword: shift for shift in shifts}
@@ -89,12 +89,12 @@ def test_shifts_compare_control_rollouts_of_the_last_updates(tmp_path):
 
 def test_shifts_need_a_baseline_and_a_keyword(tmp_path):
     grpo, ours = write_run(tmp_path / "grpo", GRPO_SETTINGS, TEN), write_run(tmp_path / "ours", SETTINGS, TEN)
-    assert keyword_shifts(read_groups([str(ours)])) == ("", [])
-    assert keyword_shifts(read_groups([str(ours), str(grpo)])) == ("GRPO", [])
+    assert keyword_shifts(responses_of(read_groups([str(ours)]))) == ("", [])
+    assert keyword_shifts(responses_of(read_groups([str(ours), str(grpo)]))) == ("GRPO", [])
     write_rollouts(grpo, ["nothing of it"])
-    assert keyword_shifts(read_groups([str(ours), str(grpo)])) == ("GRPO", [])
+    assert keyword_shifts(responses_of(read_groups([str(ours), str(grpo)]))) == ("GRPO", [])
     with pytest.raises(DataError, match="MInTRL-Const"):
-        keyword_shifts(read_groups([str(ours), str(grpo)]), "Base")
+        keyword_shifts(responses_of(read_groups([str(ours), str(grpo)])), "Base")
 
 
 def test_the_small_world_has_no_words(tmp_path):

@@ -5,7 +5,6 @@ picture are in the CSV file beside it.
 """
 
 import csv
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,12 +14,24 @@ from ..errors import ConfigError
 from . import drawing
 from .curves import ACQUISITION, EVALUATION, TRAINING, TRAINING_REWARD, Curve, training_curves, wall_clock_curves
 from .intensity import intensities
-from .keyword_shifts import keyword_shifts
-from .passes import pass_curves, subsets
-from .runs import Group
+from .keyword_shifts import keyword_shifts, responses_of
+from .passes import domain_curves, pass_curves, subsets
+from .runs import Group, read_groups, split_name
 from .solutions import BUDGET, SupportSummary, SupportTable, measure_support, summarize
+from .stored import ModelEvaluation, is_evaluation, read_evaluations
 
-logger = logging.getLogger(__name__)
+
+@dataclass(frozen=True)
+class Sources:
+    """What figures are drawn from.
+
+    Args:
+        groups (`tuple[Group, ...]`): Runs.
+        models (`tuple[ModelEvaluation, ...]`): Evaluations; where there are some, Figures 4a and 5 are theirs.
+    """
+
+    groups: tuple[Group, ...] = ()
+    models: tuple[ModelEvaluation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,20 +64,31 @@ class Drawn:
     note: str
 
 
+def read_sources(words: Sequence[str]) -> Sources:
+    """Read run folders and evaluations as a command line names them: `FOLDER` or `NAME=FOLDER`.
+
+    Raises:
+        DataError: A folder that is neither, no folder at all, or one given twice.
+    """
+    stored = [word for word in words if is_evaluation(split_name(word)[1])]
+    runs = [word for word in words if word not in stored]
+    return Sources(tuple(read_groups(runs)) if runs or not stored else (), tuple(read_evaluations(stored)))
+
+
 def draw_figures(
-    groups: Sequence[Group],
+    sources: Sources,
     output: str | Path,
     figures: Iterable[str] | None = None,
     options: Options | None = None,
     on_figure: Callable[[str], None] = lambda name: None,
 ) -> list[Drawn]:
-    """Draw the paper's figures of given runs.
+    """Draw the paper's figures of given runs and evaluations.
 
     Args:
-        groups (`Sequence[Group]`): The runs, as `read_groups` gives them.
+        sources ([`Sources`]): What to draw, as `read_sources` gives it.
         output (`str` or `Path`): Folder of the pictures and tables; made where it is missing.
-        figures (`Iterable[str]`, *optional*): The paper's numbers, out of `FIGURES`; by default all that these runs
-            have the numbers for.
+        figures (`Iterable[str]`, *optional*): The paper's numbers, out of `FIGURES`; by default all that there are the
+            numbers for.
         options ([`Options`], *optional*): Baseline, subset, budget.
         on_figure (`Callable`, *optional*): Told the number of each figure before it is made.
 
@@ -75,7 +97,7 @@ def draw_figures(
 
     Raises:
         ConfigError: An unknown figure, or a budget below 2.
-        DataError: A file of a run that cannot be read.
+        DataError: A file that cannot be read.
     """
     options = options or Options()
     chosen = list(FIGURES if figures is None else figures)
@@ -87,7 +109,7 @@ def draw_figures(
     drawn = []
     for name in (name for name in FIGURES if name in chosen):
         on_figure(name)
-        drawn.append(FIGURES[name](groups, Path(output), options))
+        drawn.append(FIGURES[name](sources, Path(output), options))
     return drawn
 
 
@@ -101,8 +123,8 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def _support(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
-    table = measure_support(groups, options.budget)
+def _support(sources: Sources, output: Path, options: Options) -> Drawn:
+    table = measure_support(sources.groups, options.budget)
     if table is None:
         return Drawn("2", (), "no run of the small world with its model: elsewhere no single string is right")
     files = (output / "figure_2_support.png", output / "figure_2_support.csv")
@@ -145,17 +167,17 @@ def _support_rows(table: SupportTable) -> list[dict[str, Any]]:
     ]
 
 
-def _training(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
-    columns = [curves for curves in (training_curves(groups, quantity) for quantity in TRAINING) if curves]
+def _training(sources: Sources, output: Path, options: Options) -> Drawn:
+    columns = [curves for curves in (training_curves(sources.groups, quantity) for quantity in TRAINING) if curves]
     if not columns:
         return Drawn("3", (), "no rewards, lengths or entropies in metrics.jsonl")
     files = _curve_files(output, "figure_3_training", columns)
-    drawing.draw_training(columns, _switch(groups), files[0])
+    drawing.draw_training(columns, _switch(sources.groups), files[0])
     return Drawn("3", files, _ends(columns[0]))
 
 
-def _acquisition(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
-    kl, nll, gap = (training_curves(groups, quantity) for quantity in ACQUISITION)
+def _acquisition(sources: Sources, output: Path, options: Options) -> Drawn:
+    kl, nll, gap = (training_curves(sources.groups, quantity) for quantity in ACQUISITION)
     columns = [curves for curves in (kl or nll, gap) if curves]
     if not columns:
         return Drawn("4b", (), "no run with interventions")
@@ -164,8 +186,13 @@ def _acquisition(groups: Sequence[Group], output: Path, options: Options) -> Dra
     return Drawn("4b", files, "; ".join(_ends(curves) for curves in columns))
 
 
-def _passes(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
-    columns = [curves for curves in (pass_curves(groups, one) for one in subsets(groups) or (None,)) if curves]
+def _passes(sources: Sources, output: Path, options: Options) -> Drawn:
+    if sources.models:
+        domains = dict.fromkeys(domain for model in sources.models for domain in model.results)
+        found = [domain_curves(sources.models, domain) for domain in domains]
+    else:
+        found = [pass_curves(sources.groups, one) for one in subsets(sources.groups) or (None,)]
+    columns = [curves for curves in found if curves]
     if not columns:
         return Drawn("4a", (), "no evaluations (`eval_problems` above 0, or `mintrl eval`)")
     files = _curve_files(output, "figure_4a_pass_at_k", columns)
@@ -173,10 +200,12 @@ def _passes(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
     return Drawn("4a", files, _ends(columns[-1]))
 
 
-def _keywords(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
-    baseline, shifts = keyword_shifts(groups, options.baseline)
+def _keywords(sources: Sources, output: Path, options: Options) -> Drawn:
+    baseline, shifts = keyword_shifts(responses_of(sources.groups, sources.models), options.baseline)
     if not shifts:
-        why = "no keyword in any response" if baseline else "no baseline: give a GRPO run too, or name one"
+        why = (
+            "no keyword in any response" if baseline else "nothing to compare with: give a GRPO run too, or --baseline"
+        )
         return Drawn("5", (), why)
     files = (output / "figure_5_keywords.png", output / "figure_5_keywords.csv")
     drawing.draw_keywords(shifts, baseline, files[0])
@@ -186,8 +215,8 @@ def _keywords(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
     return Drawn("5", files, note)
 
 
-def _intensity(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
-    points = intensities(groups, options.baseline, options.subset)
+def _intensity(sources: Sources, output: Path, options: Options) -> Drawn:
+    points = intensities(sources.groups, options.baseline, options.subset)
     if not points:
         return Drawn("6", (), "it needs evaluated runs with interventions and evaluated runs without")
     files = (output / "figure_6_intensity.png", output / "figure_6_intensity.csv")
@@ -199,8 +228,11 @@ def _intensity(groups: Sequence[Group], output: Path, options: Options) -> Drawn
     )
 
 
-def _wall_clock(groups: Sequence[Group], output: Path, options: Options) -> Drawn:
-    pairs = (wall_clock_curves(groups, TRAINING_REWARD), wall_clock_curves(groups, EVALUATION, smooth=False))
+def _wall_clock(sources: Sources, output: Path, options: Options) -> Drawn:
+    pairs = (
+        wall_clock_curves(sources.groups, TRAINING_REWARD),
+        wall_clock_curves(sources.groups, EVALUATION, smooth=False),
+    )
     columns = [curves for curves in pairs if curves]
     if not columns:
         return Drawn("10", (), "no rewards with the time of their updates in metrics.jsonl")
@@ -233,7 +265,7 @@ def _switch(groups: Sequence[Group]) -> int | None:
 
 
 # The paper's number -> what makes the figure, in the paper's order.
-FIGURES: Mapping[str, Callable[[Sequence[Group], Path, Options], Drawn]] = {
+FIGURES: Mapping[str, Callable[[Sources, Path, Options], Drawn]] = {
     "2": _support,
     "3": _training,
     "4a": _passes,

@@ -1,19 +1,38 @@
-"""Figure 5 over groups of runs: where responses come from, and the shift of each keyword against a baseline.
+"""Figure 5: where responses come from, and the shift of each keyword against a baseline.
 
-Responses are a run's own, without any judge: its control rollouts from the last tenth of its updates. Invariant: every
-group is counted on responses of one kind, so no shift comes from comparing rollouts with other ones.
+Responses are the policy's own, without any judge: samples of an evaluation, as in the paper, or else a run's control
+rollouts from the last tenth of its updates. Invariant: one figure has responses of one kind, so no shift comes from
+comparing evaluations with rollouts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 from ..errors import DataError
 from ..reporting.run_folder import RunFolder
 from ..rollouts.rollout import Role
-from .keywords import KEYWORDS, KeywordUse, keyword_use
+from .keywords import KEYWORDS, keyword_use
 from .runs import GRPO, Group, Run
+from .stored import ModelEvaluation
 
 _LAST_SHARE = 0.1  # of the updates: what the policy writes once it is trained
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Responses of one model or group.
+
+    Args:
+        name (`str`): Its name in legends.
+        method (`str`): Its method.
+        texts (`Callable`): Gives the texts, anew at each call.
+    """
+
+    name: str
+    method: str
+    texts: Callable[[], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -54,49 +73,56 @@ def last_responses(run: Run) -> Iterator[str]:
             yield "".join(span.text for span in record.spans)
 
 
+def responses_of(groups: Sequence[Group], models: Sequence[ModelEvaluation] = ()) -> list[Responses]:
+    """The responses that are compared: those of evaluated models, or of runs where no model is given."""
+    if models:
+        return [Responses(model.name, model.method, model.responses) for model in models]
+    return [Responses(group.name, group.method, partial(_rollouts, group)) for group in groups]
+
+
 def keyword_shifts(
-    groups: Sequence[Group], baseline: str | None = None, keywords: Sequence[str] = KEYWORDS
+    sources: Sequence[Responses], baseline: str | None = None, keywords: Sequence[str] = KEYWORDS
 ) -> tuple[str, list[KeywordShift]]:
     """Shifts of keywords against a baseline.
 
     Args:
-        groups (`Sequence[Group]`): The runs.
-        baseline (`str`, *optional*): Name of the group to compare with. By default the first that trains with GRPO.
+        sources (`Sequence[Responses]`): From [`responses_of`].
+        baseline (`str`, *optional*): Name of the responses to compare with. By default the first of GRPO.
         keywords (`Sequence[str]`, *optional*): What to count; by default the paper's eight.
 
     Returns:
-        `tuple[str, list[KeywordShift]]`: The baseline's name, and for each other group one shift per keyword. Empty
+        `tuple[str, list[KeywordShift]]`: The baseline's name, and for each of the others one shift per keyword. Empty
         where there is no baseline, or no keyword in any response.
 
     Raises:
-        DataError: `baseline` names no group.
+        DataError: `baseline` names none of them.
     """
-    names = [group.name for group in groups]
+    names = [source.name for source in sources]
     if baseline is not None and baseline not in names:
-        fix = "name a group as the legend does"
-        raise DataError("groups", "baseline", baseline, f"one of {', '.join(names)}", fix)
+        fix = "name it as the legend does"
+        raise DataError("responses", "baseline", baseline, f"one of {', '.join(names)}", fix)
     if baseline is None:
-        baseline = next((group.name for group in groups if group.method == GRPO), None)
-    if baseline is None or len(groups) < 2:
+        baseline = next((source.name for source in sources if source.method == GRPO), None)
+    if baseline is None or len(sources) < 2:
         return "", []
-    use = {group.name: _use(group, keywords) for group in groups}
+    use = {source.name: keyword_use(source.texts(), keywords) for source in sources}
     if not use[baseline] or not any(one.using for own in use.values() for one in own):
         return baseline, []
     return baseline, [
         KeywordShift(
-            group=group.name,
-            method=group.method,
+            group=source.name,
+            method=source.method,
             keyword=own.keyword,
             share=own.share,
             baseline_share=reference.share,
             occurrences=own.occurrences / own.responses,
             responses=own.responses,
         )
-        for group in groups
-        if group.name != baseline and use[group.name]
-        for own, reference in zip(use[group.name], use[baseline], strict=True)
+        for source in sources
+        if source.name != baseline and use[source.name]
+        for own, reference in zip(use[source.name], use[baseline], strict=True)
     ]
 
 
-def _use(group: Group, keywords: Sequence[str]) -> tuple[KeywordUse, ...]:
-    return keyword_use((text for run in group.runs for text in last_responses(run)), keywords)
+def _rollouts(group: Group) -> Iterator[str]:
+    return chain.from_iterable(map(last_responses, group.runs))

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from ..evaluation import EvalResult, pass_at_k
-from ..evaluation.intervals import mean_interval
+from ..evaluation.intervals import average_interval, mean_interval
 from .curves import Curve, Point
 from .runs import BASE, Group
+from .stored import ModelEvaluation
 
 ALL = "all problems"
 
@@ -36,6 +37,32 @@ def pass_curves(groups: Sequence[Group], subset: str | None = None) -> list[Curv
         last = [found[max(found)] for found in by_run]
         curves.append(_curve(group.name, group.method, last, subset))
     return [curve for curve in curves if curve is not None]
+
+
+def domain_curves(models: Sequence[ModelEvaluation], domain: str) -> list[Curve]:
+    """Pass@k of evaluated models averaged over the benchmarks of a domain, as in the paper's figure.
+
+    Args:
+        models (`Sequence[ModelEvaluation]`): Evaluations.
+        domain (`str`): `math`, `code` or `chains`.
+
+    Returns:
+        `list[Curve]`: One for each model that was evaluated in this domain; `x` is k, up to the fewest samples of any
+        of its benchmarks. Intervals are over problems, drawn within each benchmark.
+    """
+    curves = []
+    for model in models:
+        results = list(model.results.get(domain, {}).values())
+        if not results:
+            continue
+        points = []
+        for k in powers_of_two(min(problem.samples for result in results for problem in result.problems)):
+            scores = [[pass_at_k(one.samples, one.solved, k) for one in result.problems] for result in results]
+            own = average_interval(scores)
+            points.append(Point(float(k), own.value, own.value, None, own.low, own.high))
+        benchmarks = ", ".join(model.results[domain])
+        curves.append(Curve(model.name, model.method, f"Pass@k, {domain} ({benchmarks})", 1, tuple(points)))
+    return curves
 
 
 def subsets(groups: Sequence[Group]) -> tuple[str, ...]:

@@ -150,10 +150,8 @@ def read_groups(words: Iterable[str]) -> list[Group]:
     """
     named: list[tuple[str | None, Run]] = []
     for word in words:
-        name, given, folder = word.partition("=")
-        if not given or Path(word).exists():  # a folder may have an equals sign in its name
-            name, folder = "", word
-        named.append((name or None, read_run(folder)))
+        name, folder = split_name(word)
+        named.append((name, read_run(folder)))
     places = [run.folder.resolve() for _, run in named]
     for index, place in enumerate(places):
         if place in places[:index]:
@@ -161,6 +159,14 @@ def read_groups(words: Iterable[str]) -> list[Group]:
     if not named:
         raise DataError("command line", "RUN", None, "at least one run folder", "name the `output_dir` of a run")
     return _group(named)
+
+
+def split_name(word: str) -> tuple[str | None, Path]:
+    """`NAME=FOLDER` in its parts; no name where the word is a folder itself."""
+    name, given, folder = word.partition("=")
+    if not given or Path(word).exists():  # a folder may have an equals sign in its name
+        return None, Path(word)
+    return name or None, Path(folder)
 
 
 def _group(named: Sequence[tuple[str | None, Run]]) -> list[Group]:

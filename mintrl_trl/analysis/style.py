@@ -29,6 +29,7 @@ _COLOURS = {
     "MInTRL-Const": "#0072b2",
     "MInTRL-Judge": "#333333",
 }
+_OTHERS = ("#333333", "#56b4e9", "#7b4b94", "#a6761d")  # of what is named as no method
 _MARKERS = {BASE: "s", "GRPO": "^", "SFT+GRPO": "v", "OPD": "P", "OPSD": "X", "MENTOR": "D", "MInTRL-Proxy": "s"}
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.4, 1.4)))
 _FIRST_DASHES = {BASE: 2, "MInTRL-Proxy": 1}  # Proxy often runs along Const, and shows through it so
@@ -84,7 +85,7 @@ def looks(groups: Iterable[tuple[str, str]]) -> dict[str, Look]:
             continue
         number = seen.get(method, 0)
         seen[method] = number + 1
-        colour = _COLOURS.get(method, INK)
+        colour = _COLOURS.get(method, _OTHERS[number % len(_OTHERS)])
         marker = (_MARKERS.get(method, "o"), "d", "*", "p")[number % 4]
         dashes = _DASHES[(_FIRST_DASHES.get(method, 0) + number) % len(_DASHES)]
         found[name] = Look(colour, dashes, marker)
