@@ -1,6 +1,6 @@
 """Evaluate models and checkpoints on benchmarks as the paper does: `mintrl eval` for whoever runs files.
 
-    python recipes/evaluate.py runs/quickstart --benchmarks chains --samples 16
+python recipes/evaluate.py runs/quickstart --benchmarks chains --samples 16
 """
 
 import sys
