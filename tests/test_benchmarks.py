@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +155,14 @@ def test_limits_and_domains_out_of_range_are_refused():
         load_benchmark("chains", limit=0)
     with pytest.raises(ConfigError, match="`domain`"):
         reward_of("maths")
+
+
+def test_the_page_has_every_benchmark_with_its_files_and_its_place_on_the_hub():
+    page = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text()
+    lines = dict(re.findall(r"^\| `(\w+)` (\|.*)$", page, re.MULTILINE))
+    assert set(lines) == {*BENCHMARKS, "chains"}
+    for name, benchmark in BENCHMARKS.items():
+        said = [f"`{file}`" for files in benchmark.files for file in files]
+        positions = [lines[name].index(text) for text in (*said, benchmark.hub.repository)]
+        assert positions == sorted(positions)
+        assert benchmark.problems is None or f"| {benchmark.problems:,} |" in lines[name]

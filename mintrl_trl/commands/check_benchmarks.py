@@ -49,9 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     from ..evaluation.known_responses import check_scoring
     from ..reporting.scoring_report import print_scoring
 
-    benchmarks = load_benchmarks(arguments.benchmarks, data=arguments.data, limit=arguments.limit)
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
+    with console.status("reading benchmarks"):
+        benchmarks = load_benchmarks(arguments.benchmarks, data=arguments.data, limit=arguments.limit)
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     checks = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         for benchmark in benchmarks:
