@@ -45,10 +45,12 @@ def table_of(*words: object) -> str:
     return done.stdout[: done.stdout.rindex("Samples and scores: ")]
 
 
-def killed_and_continued(server: RealServer, out: Path, problems: int, samples: int, tokens: int, file=GSM8K) -> str:
+def killed_and_continued(
+    server: RealServer, out: Path, problems: int, samples: int, tokens: int, at_once: int, file: Path = GSM8K
+) -> str:
     """Kill the command when a third of its samples are saved, and let it go on; the table at the end."""
     words = [MODEL, "--benchmarks", file, "--limit", problems, "--samples", samples, "--out", out]
-    words += ["--max-completion-length", tokens, "--max-concurrent-rollouts", 16, "--base-url", server.url]
+    words += ["--max-completion-length", tokens, "--max-concurrent-rollouts", at_once, "--base-url", server.url]
     path = out / Path(MODEL).name / Path(file).stem / "samples.jsonl"
     with subprocess.Popen(command(*words), env=ENVIRONMENT, stderr=subprocess.PIPE) as killed:
         while not path.exists() or path.read_bytes().count(b"\n") < problems * samples // 3:
@@ -67,7 +69,7 @@ def killed_and_continued(server: RealServer, out: Path, problems: int, samples: 
 
 
 def test_killed_and_continued_and_scored_without_a_server(server, tmp_path):
-    table = killed_and_continued(server, tmp_path, problems=6, samples=2, tokens=48)
+    table = killed_and_continued(server, tmp_path, problems=6, samples=2, tokens=48, at_once=4)
     assert table_of(tmp_path, "--rescore") == table
     (folder,) = (tmp_path / Path(MODEL).name).iterdir()
     for sample in SampleFolder(folder).samples():
