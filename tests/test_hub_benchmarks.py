@@ -178,25 +178,34 @@ def test_solutions_pass_and_wrong_programs_fail_their_programs(row, wrong):
     assert check.why == "wrong"
 
 
-def test_the_hub_is_asked_for_split_or_file(monkeypatch):
+def test_the_hub_is_asked_for_a_split(monkeypatch):
     asked = []
 
     def load_dataset(name, *config, **arguments):
         asked.append((name, *config, arguments))
-        return iter([HUMANEVAL | {"task_id": f"HumanEval/{number}"} for number in (31, 32, 33, 34)])
+        return [HUMANEVAL | {"task_id": f"HumanEval/{number}"} for number in (31, 32, 33, 34)]
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    rows = hub_benchmark_rows(HubBenchmark("evalplus/humanevalplus", map_humaneval_plus), limit=2, instruction="Go.")
+    plus = HubBenchmark("evalplus/humanevalplus", map_humaneval_plus)
+    rows = hub_benchmark_rows(plus, limit=2, instruction="Go.")
     assert [row["id"] for row in rows] == ["HumanEval/31", "HumanEval/33"]
     assert rows[0]["prompt"][0]["content"].endswith("\n\nGo.")
-    hub_benchmark_rows(HubBenchmark("some/set", map_humaneval_plus, file="test6.jsonl"))
-    assert asked == [
-        ("evalplus/humanevalplus", None, {"split": "test", "streaming": True}),
-        (
-            "json",
-            {"data_files": {"test": "hf://datasets/some/set/test6.jsonl"}, "split": "test", "streaming": False},
-        ),
-    ]
+    assert len(hub_benchmark_rows(plus)) == 3
+    assert asked == [(plus.repository, None, {"split": "test", "streaming": limited}) for limited in (True, False)]
+
+
+def test_the_hub_is_asked_for_a_file(monkeypatch, tmp_path):
+    asked = []
+
+    def hf_hub_download(repository, file, *, repo_type):
+        asked.append((repository, file, repo_type))
+        (tmp_path / file).write_text("".join(json.dumps(row) + "\n" for row in (STDIN, METHOD)))
+        return str(tmp_path / file)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(hf_hub_download=hf_hub_download))
+    benchmark = HubBenchmark("livecodebench/code", map_livecodebench, file="test6.jsonl")
+    assert [row["id"] for row in hub_benchmark_rows(benchmark)] == ["lcb/abc301_a", "lcb/2727"]
+    assert asked == [("livecodebench/code", "test6.jsonl", "dataset")]
 
 
 def test_a_hub_that_cannot_be_reached_is_said_to_be(monkeypatch):

@@ -78,27 +78,32 @@ def hub_benchmark_rows(
         ConfigError: It cannot be fetched.
         DataError: A row that is not as expected.
     """
-    from datasets import load_dataset
-
-    streaming = limit is not None
     try:
-        if benchmark.file is None:
-            raw = load_dataset(benchmark.repository, benchmark.config, split=benchmark.split, streaming=streaming)
-        else:
-            path = f"hf://datasets/{benchmark.repository}/{benchmark.file}"
-            raw = load_dataset("json", data_files={benchmark.split: path}, split=benchmark.split, streaming=streaming)
-        return list(itertools.islice(_mapped(benchmark, raw, instruction), limit))
+        return list(itertools.islice(_mapped(benchmark, instruction, streaming=limit is not None), limit))
     except OSError as error:  # not there, no connection, or offline by choice
         fix = "check the connection, or name a folder with the benchmark's file (--data)"
         raise ConfigError("benchmark", benchmark.source, f"a source that can be fetched ({error})", fix) from error
 
 
-def _mapped(benchmark: HubBenchmark, raw: Any, instruction: str | None) -> Iterator[dict[str, Any]]:
+def _mapped(benchmark: HubBenchmark, instruction: str | None, *, streaming: bool) -> Iterator[dict[str, Any]]:
     usual = MATH_INSTRUCTION if benchmark.mapper in (map_matharena, map_gsm8k) else CODE_INSTRUCTION
-    for index, row in enumerate(raw):
+    for index, row in enumerate(_raw_rows(benchmark, streaming)):
         mapped = benchmark.mapper(row, index, usual if instruction is None else instruction)
         if mapped is not None:
             yield mapped
+
+
+def _raw_rows(benchmark: HubBenchmark, streaming: bool) -> Iterator[Mapping[str, Any]]:
+    if benchmark.file is None:
+        from datasets import load_dataset
+
+        yield from load_dataset(benchmark.repository, benchmark.config, split=benchmark.split, streaming=streaming)
+    else:
+        from huggingface_hub import hf_hub_download
+
+        path = hf_hub_download(benchmark.repository, benchmark.file, repo_type="dataset")
+        with open(path, encoding="utf-8") as file:
+            yield from map(json.loads, file)
 
 
 def map_matharena(row: Mapping[str, Any], index: int = 0, instruction: str = MATH_INSTRUCTION) -> dict[str, Any]:
