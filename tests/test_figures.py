@@ -13,6 +13,7 @@ from mintrl_trl.data.chains import base_model_path
 from mintrl_trl.errors import ConfigError
 from tests.analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
 from tests.test_keywords import write_rollouts
+from tests.test_recipes_run import SHORT, flags, run_program
 
 
 def training_lines(intervened: bool) -> dict:
@@ -165,3 +166,25 @@ def test_mistakes_have_the_words_of_the_command_line(runs, tmp_path, capsys):
     assert "`--figures`" in capsys.readouterr().err
     assert main(["analyze", str(tmp_path / "nowhere")]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_of_the_small_world_has_all_figures_but_those_that_compare(tmp_path, capsys):
+    done = run_program(tmp_path, "train_math.py", *flags(**SHORT))
+    assert done.returncode == 0, done.stderr
+    run, out = tmp_path / "runs" / "quickstart", tmp_path / "out"
+    assert main(["analyze", str(run), "--output", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("5 figures")
+    assert sorted(path.stem for path in out.glob("*.png")) == [
+        "figure_10_wall_clock",
+        "figure_2_support",
+        "figure_3_training",
+        "figure_4a_pass_at_k",
+        "figure_4b_acquisition",
+    ]
+    quantities = {row["quantity"] for row in rows_of(out / "figure_3_training.csv")}
+    assert quantities == {"training reward", "response length (tokens)", "entropy (nats per token)"}
+    (summary,) = [
+        row for row in rows_of(out / "figure_2_summary.csv") if row["group"] != "Base" and row["subset"] == "hard"
+    ]
+    assert (summary["group"], summary["problems"]) == ("MInTRL-Const", "2")

@@ -1,7 +1,9 @@
 """Theorem 3.5 by enumeration: all sequences of finite policies, all sets of positions, and a judge's own rule."""
 
 import math
+import re
 from itertools import combinations, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -140,3 +142,14 @@ def test_numbers_out_of_range_are_refused():
         judged_factor(0.0, 1, 4)
     with pytest.raises(ConfigError, match="epsilon"):
         envelope(coin, {}, [], nu=0.5, epsilon=1.0, factor=1.0, length=1, end=END)
+
+
+def test_the_documents_example_says_what_it_prints():
+    page = (Path(__file__).parents[1] / "docs" / "analysis.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "judged_factor" in block]
+    names: dict = {}
+    exec(block, names)
+    shown = [line.partition("#") for line in block.splitlines() if line.startswith("envelope(")]
+    values = [str(eval(call, names)) for call, _, _ in shown]
+    assert values == ["2.0", "False", "True"]
+    assert all(said.strip().startswith(value) for (_, _, said), value in zip(shown, values, strict=True))

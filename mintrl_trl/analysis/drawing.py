@@ -94,7 +94,7 @@ def draw_keywords(shifts: Sequence[KeywordShift], baseline: str, path: Path) -> 
         axes.set_yticks(list(places.values()), list(places))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set_title("responses that use a word early on")
+        axes.set_title("keywords in the first 512 narrative words")
         axes.set_xlabel(f"share of responses, percentage points against {baseline}")
         for kind, words in (("reconsideration", RECONSIDERATION), ("execution", EXECUTION)):
             first = next((places[keyword] for keyword in order if keyword in words), None)
