@@ -15,6 +15,7 @@ import pytest
 
 from mintrl_trl.cli import main
 from mintrl_trl.data.chains import base_model_path
+from mintrl_trl.errors import GenerationError
 from mintrl_trl.evaluation.samples import SampleFolder
 from mintrl_trl.reporting.folder_lock import FolderLock
 
@@ -149,6 +150,16 @@ def test_mistakes_are_told_before_a_model_is_loaded(capsys, monkeypatch, words, 
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (GenerationError("lost"), 2)])
+def test_what_ends_early_says_how_to_go_on(capsys, monkeypatch, error, code):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", fail)
+    assert main(["eval", BASE, *CHAINS]) == code
+    assert "the same command continues" in capsys.readouterr().err
 
 
 def test_problems_that_are_not_those_that_were_sampled(stored, capsys):

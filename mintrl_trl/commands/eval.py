@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
+from ..errors import ConfigError, GenerationError
 from . import CLEAN, SubParsers
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("json", str(arguments.json), "a file in a folder that exists", "make the folder first")
     try:
         models, domains, notes = _measured(arguments, Console(stderr=True))
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted. What was finished is saved; the same command continues.\n")
+    except (KeyboardInterrupt, GenerationError):
+        sys.stderr.write("What was finished is saved; the same command continues.\n")
         raise
     table = make_table(models, domains)
     if arguments.json is not None:
