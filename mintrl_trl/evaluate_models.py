@@ -5,6 +5,8 @@ sampled, then what lacks a score is scored, then counts are made. It knows no fl
 be stopped at any moment and called again with the same arguments; the result is that of a call that was not stopped.
 """
 
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
@@ -25,8 +27,11 @@ from .reporting.folder_lock import FolderLock
 from .reporting.live import LiveProgress
 from .reporting.run_folder import versions
 
+logger = logging.getLogger(__name__)
+
 MAX_COMPLETION_LENGTH = 32_768  # the paper's
 _LENGTHS = {"chains": 52}  # of domains that need no more; a right response of the small world has 52 tokens
+_HEARTBEAT_SECONDS = 30.0
 _LOCAL_AT_ONCE, _SERVED_AT_ONCE = 256, 512
 
 
@@ -321,16 +326,18 @@ def _fill(job: _Job, generator: Any, settings: EvalSettings, console: Console) -
 
 def _score(folder: SampleFolder, benchmark: LoadedBenchmark, console: Console, *, anew: bool = False) -> None:
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    rows = {row["id"]: row for row in benchmark.rows}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(f"scoring {folder.path}")
-        score(
-            folder,
-            rows,
-            benchmark.reward,
-            anew=anew,
-            on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+        said = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            nonlocal said
+            progress.update(bar, completed=done, total=total)
+            if not console.is_terminal and time.monotonic() - said >= _HEARTBEAT_SECONDS:
+                said = time.monotonic()
+                logger.info("%s: %d of %d samples are scored", folder.path, done, total)
+
+        score(folder, {row["id"]: row for row in benchmark.rows}, benchmark.reward, anew=anew, on_progress=show)
 
 
 def _count(folder: SampleFolder, samples: int) -> EvalResult:
