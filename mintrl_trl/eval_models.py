@@ -174,8 +174,8 @@ def local_generator(
     import torch
     from transformers import AutoModelForCausalLM
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
+    device = device or default_device()
+    dtype = dtype or default_dtype(device)
     vocabulary = model.vocabulary
     loaded = _loaded(AutoModelForCausalLM, model.base, dtype=getattr(torch, dtype))
     if model.is_adapter:
@@ -194,6 +194,18 @@ def local_generator(
             yield generator
     finally:
         generator.close()
+
+
+def default_device() -> str:
+    """Where a model runs in process if nothing is said: `"cuda"`, or `"cpu"` without a GPU."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def default_dtype(device: str) -> str:
+    """In what a model computes there if nothing is said."""
+    return "float32" if device == "cpu" else "bfloat16"
 
 
 class Servers:

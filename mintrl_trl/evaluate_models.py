@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .errors import ConfigError
-from .eval_models import DTYPES, EvalModel, Servers, local_generator
+from .eval_models import DTYPES, EvalModel, Servers, default_device, default_dtype, local_generator
 from .evaluation.benchmarks import LoadedBenchmark
 from .evaluation.results import EvalProblem, EvalResult
 from .evaluation.run import count, fill, problems_fingerprint, prompts_fingerprint, score
@@ -114,7 +114,7 @@ class EvalSettings:
             "enable_thinking": self.enable_thinking,
             "seed": self.seed,
             "generator": "vllm" if self.base_url else "local",
-            "dtype": self.dtype,
+            "dtype": None if self.base_url else self.dtype or default_dtype(default_device()),
         }
 
 

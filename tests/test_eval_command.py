@@ -16,7 +16,9 @@ import pytest
 from mintrl_trl.cli import main
 from mintrl_trl.data.chains import base_model_path
 from mintrl_trl.errors import GenerationError
-from mintrl_trl.evaluation.samples import SampleFolder
+from mintrl_trl.evaluation.benchmarks import load_benchmark
+from mintrl_trl.evaluation.run import prompts_fingerprint
+from mintrl_trl.evaluation.samples import Sample, SampleFolder
 from mintrl_trl.reporting.folder_lock import FolderLock
 
 ROOT = Path(__file__).parents[1]
@@ -160,6 +162,48 @@ def test_what_ends_early_says_how_to_go_on(capsys, monkeypatch, error, code):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", fail)
     assert main(["eval", BASE, *CHAINS]) == code
     assert "the same command continues" in capsys.readouterr().err
+
+
+def test_maths_is_scored_by_what_stands_in_the_boxes(capsys):
+    """Hand-written responses under a hand-written header, as a model would have left them."""
+    Path("rows.jsonl").write_text(
+        '{"id": "one", "problem": "1+1?", "answer": "2"}\n{"id": "two", "problem": "2+2?", "answer": "4"}\n'
+    )
+    folder = SampleFolder("mine/model/rows")
+    folder.begin(
+        {
+            "origin": {"model": "model", "benchmark": "rows.jsonl", "limit": None},
+            "model": {"label": "model", "run": "", "update": None},
+            "benchmark": "rows",
+            "domain": "math",
+            "prompts": prompts_fingerprint(load_benchmark("rows.jsonl").rows),
+            "samples": 2,
+            "ids": ["one", "two"],
+            "subsets": {},
+        }
+    )
+    texts = {("one", 0): "So \\boxed{2}.", ("one", 1): "It is 2.", ("two", 0): "\\boxed{+4}", ("two", 1): "\\boxed{5}"}
+    for number, ((problem, sample), text) in enumerate(texts.items()):
+        folder.append(Sample(problem, sample, (1,) * (number + 1), text, "length" if number == 3 else "end"))
+    assert main(["eval", "mine", "--rescore", "--json", "table.json"]) == 0
+    (cell,) = json.loads(Path("table.json").read_text())["cells"]
+    assert {k: one["value"] for k, one in cell["pass_at"].items()} == {"1": 0.5, "2": 1.0}
+    assert (cell["length"], cell["truncated"], cell["no_answer"], cell["unscored"]) == (2.5, 0.25, 0.25, 0)
+    assert {key: score.why for key, score in folder.scores().items()} == {
+        ("one", 0): "correct",
+        ("one", 1): "no_box",
+        ("two", 0): "correct",
+        ("two", 1): "wrong",
+    }
+    assert folder.scores()["two", 0].detail == "+4"
+    rows = Path("rows.jsonl").read_text()
+    Path("rows.jsonl").write_text(rows.replace('"4"', '"5"'))  # a corrected answer is no other problem
+    capsys.readouterr()
+    assert main(["eval", "mine", "--rescore", "--json", "table.json"]) == 0
+    assert folder.scores()["two", 1].reward == 1.0
+    Path("rows.jsonl").write_text(rows.replace("2+2", "2+3"))
+    assert main(["eval", "mine", "--rescore"]) == 2
+    assert "with their ids and prompts" in capsys.readouterr().err
 
 
 def test_problems_that_are_not_those_that_were_sampled(stored, capsys):
