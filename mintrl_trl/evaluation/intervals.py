@@ -15,11 +15,12 @@ ends are the quantiles of the resampled means at
 
 where t is Student's quantile and V / V* = n / (n - 1) for one benchmark: resamples vary less than samples by that
 much. For an average over benchmarks, problems are drawn within each, and the degrees of freedom are Welch's. Where all
-problems of every benchmark score the same there is nothing to resample. The interval then says what such a set
-excludes: a population of which more than 1 - (alpha / 2)^(1 / n) scores otherwise.
+problems of a benchmark score the same there is nothing to resample. Its part of the interval then says what such a set
+excludes: a population of which more than 1 - (alpha / 2)^(1 / n) scores otherwise. `benchmarks/interval_coverage.py`
+measures how often intervals hold the truth.
 
 [1] Efron (1987), Better bootstrap confidence intervals. [2] Hesterberg (2015), What teachers should know about the
-bootstrap.
+bootstrap. [3] Zou and Donner (2008), Construction of confidence limits about effect measures: a general approach.
 """
 
 import math
@@ -202,12 +203,28 @@ def _interval(strata: list[np.ndarray], least: float, level: float, resamples: i
     if resamples < 100:
         raise ConfigError("resamples", resamples, "at least 100", f"use {RESAMPLES}")
     alpha, value = 1 - level, float(np.mean([scores.mean() for scores in strata]))
-    if all(np.ptp(scores) < _EQUAL for scores in strata):
-        others = [1 - (alpha / 2) ** (1 / len(scores)) for scores in strata]
-        low = np.mean([(1 - q) * scores[0] + q * least for q, scores in zip(others, strata, strict=True)])
-        high = np.mean([(1 - q) * scores[0] + q for q, scores in zip(others, strata, strict=True)])
-        return Interval(value, float(low), float(high), level)
-    means = _resampled_means(strata, resamples, np.random.default_rng(seed))
+    equal = [scores for scores in strata if np.ptp(scores) < _EQUAL]
+    others = [scores for scores in strata if np.ptp(scores) >= _EQUAL]
+    down = [_room(scores, scores[0] - least, alpha) for scores in equal]
+    up = [_room(scores, 1 - scores[0], alpha) for scores in equal]
+    if others:
+        to_low, to_high = _bca(others, alpha, resamples, np.random.default_rng(seed))
+        down.append(to_low * len(others))
+        up.append(to_high * len(others))
+    # Ends of independent parts add up as their standard deviations do [3].
+    low, high = value - math.hypot(*down) / len(strata), value + math.hypot(*up) / len(strata)
+    return Interval(value, max(low, least), min(high, 1.0), level)
+
+
+def _room(scores: np.ndarray, distance: float, alpha: float) -> float:
+    """How far the mean may lie from scores that are all equal, at most `distance` away."""
+    return distance * (1 - (alpha / 2) ** (1 / len(scores)))
+
+
+def _bca(strata: list[np.ndarray], alpha: float, resamples: int, rng: np.random.Generator) -> tuple[float, float]:
+    """How far the ends of the BCa interval lie below and above the average of benchmarks whose scores vary."""
+    value = float(np.mean([scores.mean() for scores in strata]))
+    means = _resampled_means(strata, resamples, rng)
     below = (np.mean(means < value - _EQUAL) + np.mean(means <= value + _EQUAL)) / 2
     bias = _NORMAL.inv_cdf(min(max(float(below), 1 / resamples), 1 - 1 / resamples))
     acceleration, reach = _acceleration(strata), _reach(strata, alpha)
@@ -215,7 +232,7 @@ def _interval(strata: list[np.ndarray], least: float, level: float, resamples: i
         _NORMAL.cdf(bias + (bias + end) / max(1 - acceleration * (bias + end), _EQUAL)) for end in (-reach, reach)
     ]
     low, high = np.quantile(means, shares)
-    return Interval(value, min(float(low), value), max(float(high), value), level)
+    return max(value - float(low), 0.0), max(float(high) - value, 0.0)
 
 
 def _resampled_means(strata: list[np.ndarray], resamples: int, rng: np.random.Generator) -> np.ndarray:
