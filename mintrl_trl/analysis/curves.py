@@ -32,7 +32,7 @@ class Quantity:
 TRAINING = (
     Quantity("training reward", ("rewards/control", "reward")),
     Quantity("response length (tokens)", ("lengths/control", "completions/mean_length")),
-    Quantity("entropy (nats per token)", ("entropy/sample", "entropy")),
+    Quantity("entropy (nats per token)", ("entropy/sample", "entropy/policy", "entropy")),
 )
 ACQUISITION = (
     Quantity("forward KL on intervention tokens (nats)", ("intervention/kl",)),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, PercentFormatter
@@ -115,6 +116,7 @@ def draw_intensity(points: Sequence[Intensity], path: Path) -> None:
     """Figure 6: gain in Pass@1 against the share of tokens that interventions wrote; a line for each method."""
     methods = list(dict.fromkeys((point.method, point.method) for point in points))
     look = looks(methods)
+    lowest = min((name for name, _ in methods), key=lambda name: fmean(p.gain for p in points if p.method == name))
     with panels(1, path, size=(5.6, 3.3)) as (axes,):
         axes.axhline(0.0, color=GREY, linewidth=1.0, zorder=1)
         for name, _ in methods:
@@ -135,13 +137,12 @@ def draw_intensity(points: Sequence[Intensity], path: Path) -> None:
                 capsize=2,
                 label=name,
             )
-            for x, y, point in zip(xs, ys, own, strict=True):
-                text = f"{point.reviews} x {point.correction_tokens}"
-                below = name == methods[-1][0] and len(methods) > 1
+            below = len(methods) > 1 and name == lowest  # labels of the lower curve stay out of the upper one's way
+            for x, y, error, point in zip(xs, ys, errors, own, strict=True):
                 axes.annotate(
-                    text,
-                    (x, y),
-                    xytext=(0, -9 if below else 7),
+                    f"{point.reviews} x {point.correction_tokens}",
+                    (x, y - error if below else y + error),
+                    xytext=(0, -6 if below else 5),
                     textcoords="offset points",
                     fontsize=7.5,
                     color=one.colour,

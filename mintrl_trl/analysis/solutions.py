@@ -186,8 +186,13 @@ def summarize(table: SupportTable) -> list[SupportSummary]:
 
 
 def has_solutions(run: Run) -> bool:
-    """Whether a run is of the small world and left a model."""
-    return run.settings.get("task") == "chains" and any(run.folder.glob("*model.safetensors"))
+    """Whether a run is of the small world, as the quick start has it, and left a model."""
+    settings = run.settings
+    return (
+        settings.get("task") == "chains"
+        and settings.get("world", "lines") == "lines"
+        and any(run.folder.glob("*model.safetensors"))
+    )
 
 
 def small_world_problems(run: Run) -> tuple[Solution, ...]:
