@@ -4,18 +4,20 @@ import pytest
 
 from mintrl_trl.analysis.figures import draw_figures, read_sources
 from mintrl_trl.analysis.keyword_shifts import keyword_shifts, responses_of
-from mintrl_trl.analysis.passes import domain_curves
+from mintrl_trl.analysis.passes import domain_curves, domain_panels
 from mintrl_trl.analysis.stored import is_evaluation, read_evaluations
 from mintrl_trl.errors import DataError
 from mintrl_trl.evaluation.samples import Sample, SampleFolder, Score
 
 
-def write_evaluation(folder, label, benchmark, solved, texts=("wait", "use it"), domain="math"):
+def write_evaluation(folder, label, benchmark, solved, texts=("wait", "use it"), domain="math", subsets=None):
     """An evaluation of two samples of each problem, of which so many are right; texts go round."""
     ids = [f"{benchmark}-{number}" for number in range(len(solved))]
     stored = SampleFolder(folder / benchmark)
     model = {"label": label, "run": "", "update": None}
-    stored.begin({"benchmark": benchmark, "domain": domain, "model": model, "ids": ids, "subsets": {}, "samples": 2})
+    stored.begin(
+        {"benchmark": benchmark, "domain": domain, "model": model, "ids": ids, "subsets": subsets or {}, "samples": 2}
+    )
     for number, (name, right) in enumerate(zip(ids, solved, strict=True)):
         for sample in range(2):
             text = texts[(2 * number + sample) % len(texts)]
@@ -41,6 +43,16 @@ def test_a_domain_is_averaged_over_its_benchmarks_and_not_over_problems(evaluati
     assert all(point.low <= point.value <= point.high for curve in curves for point in curve.points)
     assert curves[1].quantity == "Pass@k, math (aime, gsm8k)"
     assert domain_curves(read_evaluations([str(evaluations)]), "code") == []
+
+
+def test_the_small_world_has_a_panel_for_each_subset(tmp_path):
+    subsets = {"chains-0": "easy", "chains-1": "hard"}
+    write_evaluation(tmp_path / "a", "a", "chains", (2, 1), domain="chains", subsets=subsets)
+    write_evaluation(tmp_path / "a", "a", "aime", (1,))
+    models = read_evaluations([str(tmp_path / "a")])
+    assert domain_panels(models) == [("math", None), ("chains", "easy"), ("chains", "hard")]
+    (curve,) = domain_curves(models, "chains", "hard")
+    assert (curve.quantity, [point.value for point in curve.points]) == ("Pass@k, hard", [0.5, 1.0])
 
 
 def test_a_folder_of_several_models_has_their_labels(evaluations):

@@ -15,7 +15,7 @@ from . import drawing
 from .curves import ACQUISITION, EVALUATION, TRAINING, TRAINING_REWARD, Curve, training_curves, wall_clock_curves
 from .intensity import intensities
 from .keyword_shifts import keyword_shifts, responses_of
-from .passes import domain_curves, pass_curves, subsets
+from .passes import domain_curves, domain_panels, pass_curves, subsets
 from .runs import Group, read_groups, split_name
 from .solutions import BUDGET, SupportSummary, SupportTable, measure_support, summarize
 from .stored import ModelEvaluation, is_evaluation, read_evaluations
@@ -188,8 +188,7 @@ def _acquisition(sources: Sources, output: Path, options: Options) -> Drawn:
 
 def _passes(sources: Sources, output: Path, options: Options) -> Drawn:
     if sources.models:
-        domains = dict.fromkeys(domain for model in sources.models for domain in model.results)
-        found = [domain_curves(sources.models, domain) for domain in domains]
+        found = [domain_curves(sources.models, *panel) for panel in domain_panels(sources.models)]
     else:
         found = [pass_curves(sources.groups, one) for one in subsets(sources.groups) or (None,)]
     columns = [curves for curves in found if curves]
@@ -203,9 +202,7 @@ def _passes(sources: Sources, output: Path, options: Options) -> Drawn:
 def _keywords(sources: Sources, output: Path, options: Options) -> Drawn:
     baseline, shifts = keyword_shifts(responses_of(sources.groups, sources.models), options.baseline)
     if not shifts:
-        why = (
-            "no keyword in any response" if baseline else "nothing to compare with: give a GRPO run too, or --baseline"
-        )
+        why = "no keyword in any response" if baseline else "nothing to compare with: add GRPO, or --baseline NAME"
         return Drawn("5", (), why)
     files = (output / "figure_5_keywords.png", output / "figure_5_keywords.csv")
     drawing.draw_keywords(shifts, baseline, files[0])

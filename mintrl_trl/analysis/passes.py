@@ -39,30 +39,45 @@ def pass_curves(groups: Sequence[Group], subset: str | None = None) -> list[Curv
     return [curve for curve in curves if curve is not None]
 
 
-def domain_curves(models: Sequence[ModelEvaluation], domain: str) -> list[Curve]:
+def domain_curves(models: Sequence[ModelEvaluation], domain: str, subset: str | None = None) -> list[Curve]:
     """Pass@k of evaluated models averaged over the benchmarks of a domain, as in the paper's figure.
 
     Args:
         models (`Sequence[ModelEvaluation]`): Evaluations.
         domain (`str`): `math`, `code` or `chains`.
+        subset (`str`, *optional*): A subset of the problems; benchmarks without it are left out. `None` for all.
 
     Returns:
-        `list[Curve]`: One for each model that was evaluated in this domain; `x` is k, up to the fewest samples of any
-        of its benchmarks. Intervals are over problems, drawn within each benchmark.
+        `list[Curve]`: One for each model that was evaluated so; `x` is k, up to the fewest samples of any of its
+        benchmarks. Intervals are over problems, drawn within each benchmark.
     """
     curves = []
     for model in models:
-        results = list(model.results.get(domain, {}).values())
+        results = {
+            name: [one for one in result.problems if subset is None or one.subset == subset]
+            for name, result in model.results.get(domain, {}).items()
+        }
+        results = {name: problems for name, problems in results.items() if problems}
         if not results:
             continue
         points = []
-        for k in powers_of_two(min(problem.samples for result in results for problem in result.problems)):
-            scores = [[pass_at_k(one.samples, one.solved, k) for one in result.problems] for result in results]
+        for k in powers_of_two(min(one.samples for problems in results.values() for one in problems)):
+            scores = [[pass_at_k(one.samples, one.solved, k) for one in problems] for problems in results.values()]
             own = average_interval(scores)
             points.append(Point(float(k), own.value, own.value, None, own.low, own.high))
-        benchmarks = ", ".join(model.results[domain])
-        curves.append(Curve(model.name, model.method, f"Pass@k, {domain} ({benchmarks})", 1, tuple(points)))
+        of = subset or f"{domain} ({', '.join(results)})"
+        curves.append(Curve(model.name, model.method, f"Pass@k, {of}", 1, tuple(points)))
     return curves
+
+
+def domain_panels(models: Sequence[ModelEvaluation]) -> list[tuple[str, str | None]]:
+    """Domain and subset of each panel: the subsets of a domain that has some, as the small world, else the whole."""
+    panels: dict[tuple[str, str | None], None] = {}
+    for model in models:
+        for domain, results in model.results.items():
+            named = [name for result in results.values() for name in result.subsets]
+            panels |= dict.fromkeys((domain, name) for name in named or [None])
+    return list(panels)
 
 
 def subsets(groups: Sequence[Group]) -> tuple[str, ...]:

@@ -76,5 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
         for path in one.files:
             sys.stdout.write(f"  {path}\n")
     number = sum(bool(one.files) for one in drawn)
-    sys.stdout.write(f"{number} figures in {arguments.output}; docs/analysis.md says what each number means\n")
+    figures = "1 figure" if number == 1 else f"{number} figures"
+    sys.stdout.write(f"{figures} in {arguments.output}; docs/analysis.md says what each number means\n")
     return CLEAN
