@@ -178,18 +178,10 @@ def evaluate_models(
     ]
 
 
-def stored_folders(path: str | Path, names: Sequence[str] | None = None) -> list[SampleFolder]:
-    """Folders of samples in `path`, which holds those of one model, or folders of several.
-
-    Args:
-        path (`str` or `Path`): Need not exist.
-        names (`Sequence[str]`, *optional*): Benchmarks to look for, in this order; by default all, by name.
-    """
+def stored_folders(path: str | Path) -> list[SampleFolder]:
+    """Folders of samples in `path`, which holds those of one model or folders of several; none if it is not there."""
     found = sorted(Path(path).glob(f"*/{HEADER}")) or sorted(Path(path).glob(f"*/*/{HEADER}"))
-    folders = [header.parent for header in found]
-    if names is not None:
-        folders = [folder for name in names for folder in folders if folder.name == name]
-    return [SampleFolder(folder) for folder in folders]
+    return [SampleFolder(header.parent) for header in found]
 
 
 def read_stored(

@@ -89,8 +89,11 @@ def test_scores_without_a_model(stored, monkeypatch, capsys):
         (stored.path / "scores.jsonl").unlink()
         assert main(["eval", *models, "--rescore"]) == 0
         assert table_of(capsys.readouterr().out) == table
-    assert main(["eval", "evaluations"]) == 0
-    assert table_of(capsys.readouterr().out) == table
+    for named in ([], ["--benchmarks", "chains"]):  # nothing is read but the folders
+        assert main(["eval", "evaluations", *named]) == 0
+        assert table_of(capsys.readouterr().out) == table
+    assert main(["eval", "evaluations", "--benchmarks", "math"]) == 2
+    assert "Allowed: what there are samples of: chains" in capsys.readouterr().err
 
 
 def test_samples_are_added(stored):

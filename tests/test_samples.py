@@ -1,6 +1,7 @@
 """The folder of an evaluation: whatever ends its writer, whole lines stay, count once, and never mix two settings."""
 
 import json
+import resource
 
 import pytest
 
@@ -100,3 +101,18 @@ def test_folders_that_are_not_ours(tmp_path):
         SampleFolder(tmp_path).header()
     assert SampleFolder(tmp_path / "none").header() is None
     assert list(SampleFolder(tmp_path / "none").samples()) == []
+
+
+def test_a_full_disk_leaves_whole_lines(folder):
+    folder.append(sample())
+    before = (folder.path / "samples.jsonl").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        with pytest.raises(DataError, match="make room; the same command continues"):
+            folder.append(sample("b"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (folder.path / "samples.jsonl").read_bytes() == before
+    folder.append(sample("b"))
+    assert list(folder.samples()) == [sample(), sample("b")]

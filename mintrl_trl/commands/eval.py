@@ -114,45 +114,69 @@ def _measured(arguments: argparse.Namespace, console: "Console") -> "tuple[list[
     from ..eval_models import find_models
     from ..evaluate_models import EvalSettings, evaluate_models, read_stored, stored_folders
 
-    chosen = _benchmarks(arguments)
-    names = [benchmark.name for benchmark in chosen.values()] or None
-    stored = {name: stored_folders(name, names) for name in arguments.models}
-    models = {name: find_models([name]) for name, folders in stored.items() if not folders}
-    fresh = [model for own in models.values() for model in own]
-    if arguments.rescore:
-        for name, own in models.items():
-            stored[name] = [folder for model in own for folder in stored_folders(arguments.out / model.slug, names)]
+    stored = {name: stored_folders(name) for name in arguments.models}
+    fresh = {name: find_models([name]) for name, folders in stored.items() if not folders}
+    if arguments.rescore:  # models stand for what was measured of them
+        for name, models in fresh.items():
+            stored[name] = [folder for model in models for folder in stored_folders(arguments.out / model.slug)]
             if not stored[name]:
                 allowed = f"a model whose samples are in {arguments.out}"
                 raise ConfigError("model", name, allowed, "evaluate it first: the same without --rescore")
-        again = chosen or _benchmarks_of([folder for own in stored.values() for folder in own], arguments.data)
-        again = {benchmark.name: benchmark for benchmark in again.values()}
-    elif fresh:
+        fresh = {}
+    stored = {name: _named(folders, arguments) for name, folders in stored.items() if name not in fresh}
+    chosen = _benchmarks(arguments) if fresh or arguments.rescore else {}
+    again, measured = None, {}
+    if arguments.rescore:
+        chosen = chosen or _benchmarks_of([folder for folders in stored.values() for folder in folders], arguments.data)
+        again = {benchmark.name: benchmark for benchmark in chosen.values()}
+    if fresh:
         if not chosen:
             fix = "write --benchmarks math --data FOLDER"
             raise ConfigError("benchmark", None, "at least one for a model that is to be evaluated", fix)
-        settings = {name: getattr(arguments, name) for name in EvalSettings.options() if name in arguments}
-        settings = EvalSettings(**{name: value for name, value in settings.items() if value is not None})
-        measured = {one.label: one for one in evaluate_models(find_models(models), chosen, settings, console)}
+        given = {name: getattr(arguments, name) for name in EvalSettings.options() if name in arguments}
+        settings = EvalSettings(**{name: value for name, value in given.items() if value is not None})
+        measured = {one.label: one for one in evaluate_models(find_models(list(fresh)), chosen, settings, console)}
     found, domains = [], {benchmark.name: benchmark.domain for benchmark in chosen.values()}
-    for name, folders in stored.items():
-        if folders:
-            own, theirs = read_stored(folders, arguments.samples, console, again if arguments.rescore else None)
-            domains |= theirs
+    for name in arguments.models:
+        if name in fresh:
+            found += [measured[model.label] for model in fresh[name]]
         else:
-            own = [measured[model.label] for model in models[name]]
-        found += own
+            models, theirs = read_stored(stored[name], arguments.samples, console, again)
+            found, domains = found + models, domains | theirs
     return found, domains, [f"{one.title}: {note}" for one in chosen.values() for note in one.notes]
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+    """What `--benchmarks` names, with `math` and `code` spelled out."""
+    from ..evaluation.benchmarks import DOMAIN_AVERAGES
+
+    return [part for name in arguments.benchmarks or () for part in DOMAIN_AVERAGES.get(name, (name,))]
+
+
+def _named(folders: "list[SampleFolder]", arguments: argparse.Namespace) -> "list[SampleFolder]":
+    """Those of the folders that `--benchmarks` and `--held-out` name, in this order; all where nothing is named."""
+    from ..evaluation.benchmarks import HUB_PREFIX
+    from ..evaluation.table import HELD_OUT
+
+    if arguments.benchmarks is None:
+        return folders
+    names = [Path(word.removeprefix(HUB_PREFIX)).name.partition(".")[0] for word in _words(arguments)]
+    names += [HELD_OUT] if arguments.held_out is not None else []
+    found = [folder for name in names for folder in folders if folder.path.name == name]
+    if not found:
+        there = ", ".join(dict.fromkeys(folder.path.name for folder in folders))
+        raise ConfigError("benchmark", ", ".join(names), f"what there are samples of: {there}", "name one of them")
+    return found
 
 
 def _benchmarks(arguments: argparse.Namespace) -> "dict[str, LoadedBenchmark]":
     """The benchmarks that the command line names, by the words they are named with."""
-    from ..evaluation.benchmarks import DOMAIN_AVERAGES, load_benchmark, load_benchmarks
+    from ..evaluation.benchmarks import load_benchmark, load_benchmarks
     from ..evaluation.table import HELD_OUT
 
     if arguments.benchmarks is None:
         return {}
-    words = [part for name in arguments.benchmarks for part in DOMAIN_AVERAGES.get(name, (name,))]
+    words = _words(arguments)
     found = dict(zip(words, load_benchmarks(words, data=arguments.data, limit=arguments.limit), strict=True))
     if arguments.held_out is not None:
         found[arguments.held_out] = replace(load_benchmark(arguments.held_out, limit=arguments.limit), name=HELD_OUT)

@@ -145,7 +145,11 @@ class SampleFolder:
         return header
 
     def append(self, sample: Sample) -> None:
-        """Append a finished sample; it is there for other processes when this returns."""
+        """Append a finished sample; it is there for other processes when this returns.
+
+        Raises:
+            DataError: The disk does not take it, such as a full one. What was there stays as it was.
+        """
         self._append(SAMPLES, [asdict(sample)])
 
     def samples(self) -> Iterator[Sample]:
@@ -169,10 +173,19 @@ class SampleFolder:
         (self.path / SCORES).unlink(missing_ok=True)
 
     def _append(self, name: str, lines: list[dict[str, Any]]) -> None:
-        if lines:
-            data = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode("ascii")
-            with open(self.path / name, "ab") as file:
-                file.write(data)
+        if not lines:
+            return
+        path = self.path / name
+        data = memoryview("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode("ascii"))
+        with open(path, "ab", buffering=0) as file:
+            start = file.tell()
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except OSError as error:  # a full disk: whole lines or nothing
+                file.truncate(start)
+                fix = "make room; the same command continues"
+                raise DataError(str(path), "file", error.strerror, "a disk that takes what is written", fix) from error
 
     def _once(self, name: str, make) -> Iterator[Any]:
         seen: set[Key] = set()
