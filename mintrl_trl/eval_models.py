@@ -20,7 +20,7 @@ from .generation.local import LocalGenerator
 from .generation.servers import SeveralServers
 from .generation.vllm import VLLMGenerator
 from .generation.vocabulary import TokenizerVocabulary
-from .generation.weight_sync import CheckpointSync, LoRASync
+from .generation.weight_sync import CheckpointSync, LoRASync, replaced_by
 from .rollouts.doors import PolicyGenerator
 
 if TYPE_CHECKING:
@@ -211,8 +211,8 @@ def default_dtype(device: str) -> str:
 class Servers:
     """vLLM servers that models are sampled on, one after the other.
 
-    A model that the servers have under its name is used as it is. The weights of any other model in a folder are
-    brought to them: an adapter beside the base model, full weights in place of those there.
+    A model that the servers were started with is used as it is. The weights of any other model in a folder are brought
+    to them: an adapter beside the base model, full weights in place of those there.
 
     Args:
         urls (`Sequence[str]`): Addresses, with or without `/v1`.
@@ -259,6 +259,11 @@ class Servers:
                 allowed = f"what {generator.control.root} serves: {', '.join(map(repr, cards)) or 'nothing'}"
                 fix = f"start it with --model {model.name}, or name what it serves with --served-name"
                 raise ConfigError("base_url", url, allowed, fix)
+            generator.model = self._bring(url, model)
+        elif (version := replaced_by(generator.control, seconds=generator.silence_seconds)) is not None:
+            if self.served_name is not None or model.folder is None:
+                allowed = f"a server with the weights it was started with; {generator.control.root} has {version!r}"
+                raise ConfigError("base_url", url, allowed, "restart the server")
             generator.model = self._bring(url, model)
         generator.use_weights(model.slug)
         return generator

@@ -165,6 +165,20 @@ def test_checkpoints_are_brought_to_a_server_one_after_the_other(run):
             assert model.fingerprint in server.weight_version
 
 
+def test_a_server_whose_weights_were_replaced_is_found_out(run):
+    (base,) = find_models([str(base_model_path())])
+    (checkpoint, _) = find_models([str(run)])
+    with FakeVLLM(base.name) as server:
+        served(server, checkpoint)
+        assert server.weights_path == str(checkpoint.folder)
+        assert served(server, base) == base.name
+        assert server.weights_path == str(base.folder), "a folder is brought back"
+        with pytest.raises(ConfigError, match=r"a server with the weights it was started with.*restart"):
+            served(server, checkpoint, base.name)
+    with FakeVLLM(base.name, dev_mode=False) as server:
+        assert served(server, base) == base.name
+
+
 def test_an_adapter_is_brought_beside_its_base_model(adapter):
     (model,) = find_models([str(adapter[0])])
     with FakeVLLM("base") as server:

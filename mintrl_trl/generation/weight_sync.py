@@ -48,6 +48,24 @@ class LostWeightsError(GenerationError):
     """The server does not have this run's weights any more, and no other run's: it was restarted."""
 
 
+def replaced_by(control: ServerControl, *, seconds: float) -> str | None:
+    """Which version has taken the place of the weights that a server was started with; `None` where none has.
+
+    It takes the route that tells of it, without which nothing can replace them.
+
+    Raises:
+        ServerError: The server gave no answer within `seconds`.
+    """
+    try:
+        answer = control.call("GET", "/weight_info", seconds=seconds)
+    except ServerError as fault:
+        if fault.status == 404:
+            return None
+        raise
+    version = answer.get("weight_version") if isinstance(answer, dict) else answer
+    return None if version == _FIRST_WEIGHTS else str(version)
+
+
 class FolderSync(ABC):
     """What both ways share: names, version folders, one time limit for all server calls of a sync.
 
@@ -337,15 +355,9 @@ class LoRASync(FolderSync):
         return models
 
     def _check_base(self) -> None:
-        """Refuse a server whose base weights an earlier run replaced. That takes the route that tells of it."""
-        try:
-            answer = self._call("GET", "/weight_info")
-        except ServerError as fault:
-            if fault.status == 404:
-                return
-            raise
-        version = answer.get("weight_version") if isinstance(answer, dict) else answer
-        if version != _FIRST_WEIGHTS:
+        """Refuse a server whose base weights an earlier run replaced."""
+        version = replaced_by(self.control, seconds=self._seconds_left("GET", "/weight_info"))
+        if version is not None:
             raise GenerationError(
                 f"{self.control.root} no longer has the base weights it was started with, but {version!r}: a run with "
                 "full weights used it. Restart it"
