@@ -75,6 +75,7 @@ def test_a_benchmark_of_two_files_needs_both(tmp_path):
     with pytest.raises(ConfigError, match=r"livecodebench_v1_stdin.jsonl \+ livecodebench_v1_leetcode.jsonl"):
         load_benchmark("livecodebench", data=tmp_path)
     write(tmp_path / "livecodebench_v1_leetcode.jsonl", PUBLIC | {"id": "b"}, PUBLIC | {"id": "c"})
+    write(tmp_path / "livecodebench_v1_leetcode.jsonl.gz", PUBLIC | {"id": "d"})  # the plain one wins
     both = load_benchmark("livecodebench", data=tmp_path)
     assert [row["id"] for row in both.rows] == ["a", "b", "c"]
     assert both.notes == ("public tests alone, which wrong programs pass",)

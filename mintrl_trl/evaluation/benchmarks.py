@@ -266,9 +266,11 @@ def _find(benchmark: Benchmark, data: str | Path | None) -> list[Path]:
     folder = data_folder(data)
     for names in benchmark.files if folder is not None else ():
         for place in (folder, folder / "eval"):
-            found = [path for name in names for path in (place / name, place / f"{name}.gz") if path.is_file()]
-            if len({path.name.removesuffix(".gz") for path in found}) == len(names):
-                return found[:1] if len(names) == 1 else found
+            found = [
+                next((path for path in (place / name, place / f"{name}.gz") if path.is_file()), None) for name in names
+            ]
+            if None not in found:
+                return found
     files = " or ".join(" + ".join(names) for names in benchmark.files)
     allowed = f"a name whose file is in the data folder: {files} (or .gz)"
     where = "name a folder with --data" if folder is None else f"put it into {folder}"
