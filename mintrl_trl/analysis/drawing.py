@@ -31,7 +31,7 @@ def draw_training(columns: Sequence[Sequence[Curve]], switch: int | None, path: 
     look = looks((curve.group, curve.method) for curves in columns for curve in curves)
     with panels(len(columns), path) as axes:
         for one, curves in zip(axes, columns, strict=True):
-            _title(one, curves[0].quantity)
+            one.set_title(curves[0].quantity)
             _draw_curves(one, curves, look)
             one.set_xlabel("update")
             one.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 2.5, 5, 10]))
@@ -49,7 +49,7 @@ def draw_wall_clock(columns: Sequence[Sequence[Curve]], path: Path) -> None:
     look = looks((curve.group, curve.method) for curves in columns for curve in curves)
     with panels(len(columns), path, sharex=True) as axes:
         for one, curves in zip(axes, columns, strict=True):
-            _title(one, curves[0].quantity)
+            one.set_title(curves[0].quantity)
             _draw_curves(one, curves, look, scale=_MINUTE, markers="evaluation" in curves[0].quantity)
             one.set_xlabel("wall-clock time of the updates (minutes)")
             one.set_ylim(bottom=0.0)
@@ -59,11 +59,11 @@ def draw_wall_clock(columns: Sequence[Sequence[Curve]], path: Path) -> None:
 def draw_passes(columns: Sequence[Sequence[Curve]], path: Path) -> None:
     """Figure 4a: Pass@k over k, a panel for each set of problems."""
     look = looks((curve.group, curve.method) for curves in columns for curve in curves)
+    ks = sorted({point.x for curves in columns for curve in curves for point in curve.points})
     with panels(len(columns), path, sharex=True) as axes:
         for one, curves in zip(axes, columns, strict=True):
-            _title(one, curves[0].quantity)
+            one.set_title(curves[0].quantity)
             _draw_curves(one, curves, look, markers=True)
-            ks = sorted({point.x for curve in curves for point in curve.points})
             one.set_xscale("log", base=2)
             one.xaxis.set_major_locator(FixedLocator(ks))
             one.xaxis.set_major_formatter(FixedFormatter([f"{k:.0f}" for k in ks]))
@@ -245,7 +245,3 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], look: dict, scale: float =
         marker = {"marker": one.marker, "markersize": 4.5} if markers else {}
         over = 3.0 if one.dashes == "-" else 3.5  # what is dashed shows what it runs along
         axes.plot(xs, ys, color=one.colour, linestyle=one.dashes, label=curve.group, zorder=over, **marker)
-
-
-def _title(axes: Axes, quantity: str) -> None:
-    axes.set_title(quantity)
