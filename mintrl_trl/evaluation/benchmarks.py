@@ -165,7 +165,7 @@ class LoadedBenchmark:
 
     def subset(self, row: Mapping[str, Any]) -> str | None:
         """Name of the part that a row is reported under, besides the whole; `None` without parts."""
-        return ("hard" if row["misconceived"] else "easy") if self.domain == CHAINS else None
+        return ("hard" if row["misconceived"] else "easy") if "misconceived" in row else None
 
 
 def load_benchmark(name: str, *, data: str | Path | None = None, limit: int | None = None) -> LoadedBenchmark:
