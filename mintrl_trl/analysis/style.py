@@ -35,6 +35,10 @@ _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.
 _FIRST_DASHES = {BASE: 2, "MInTRL-Proxy": 1}  # Proxy often runs along Const, and shows through it so
 _PANEL_INCHES = (3.5, 2.75)  # width and height
 _LEGEND_INCHES = 0.32
+_HANDLE_INCHES, _LETTER_INCHES = (
+    0.6,
+    0.075,
+)  # width of an entry of the legend: what stands before its name, and a letter
 _DPI = 150
 _STYLE = {
     "font.size": 9,
@@ -139,11 +143,15 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
             entries.setdefault(label, handle)
     if not entries:
         return
+    widest = _HANDLE_INCHES + _LETTER_INCHES * max(map(len, entries))
+    columns = min(len(entries), max(1, int(figure.get_figwidth() / widest)))
+    more_rows = -(-len(entries) // columns) - 1
+    figure.set_figheight(figure.get_figheight() + 0.6 * _LEGEND_INCHES * more_rows)
     figure.legend(
         entries.values(),
         entries.keys(),
         loc="outside upper left",
-        ncols=len(entries),
+        ncols=columns,
         columnspacing=1.6,
         handlelength=2.2,
         borderaxespad=0.2,
