@@ -12,6 +12,7 @@ from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from .errors import ConfigError
 from .evaluation import EvalProblem, EvalResult, ProblemResult, evaluate_policy
 from .processes import all_or_none
 from .reporting.live import LiveProgress
@@ -27,17 +28,22 @@ class PassAtKCallback(TrainerCallback):
 
     Args:
         trainer ([`MInTRLTrainer`]): Whose policy is evaluated.
-        task ([`Task`]): Holds the problems and the reward.
-        arguments ([`RecipeArguments`]): `eval_samples` responses per problem, every `eval_every` updates.
+        task ([`Task`]): Holds the problems and what is asked of an answer.
+        arguments ([`RecipeArguments`]): `eval_samples` responses per problem, every `eval_every` updates, of
+            `eval_max_completion_length` tokens at most.
+
+    Raises:
+        ConfigError: Problems and responses that the model, or its server, has no room for; before anything is trained.
 
     Attributes:
         results (`dict[int, EvalResult]`): Scores by number of updates done; empty without problems.
     """
 
     def __init__(self, trainer: "MInTRLTrainer", task: "Task", arguments: "RecipeArguments"):
-        self.trainer, self.reward = trainer, task.reward
+        self.trainer, self.reward = trainer, task.evaluation_reward or task.reward
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self.samples, self.every = arguments.eval_samples, arguments.eval_every
+        self.max_length = arguments.eval_max_completion_length or trainer.args.max_completion_length
         self.problems = [
             EvalProblem.from_row(
                 row,
@@ -47,6 +53,9 @@ class PassAtKCallback(TrainerCallback):
             )
             for row in task.evaluation
         ]
+        with all_or_none():
+            if self.problems and trainer.accelerator.is_main_process:
+                self._check_room()
         self.results: dict[int, EvalResult] = {}
         self._evaluated: set[int] = set()  # of every process, as all take part in a sync of weights
 
@@ -91,15 +100,35 @@ class PassAtKCallback(TrainerCallback):
                 self.problems,
                 self.reward,
                 num_samples=self.samples,
-                max_completion_tokens=trainer.args.max_completion_length,
+                max_completion_tokens=self.max_length,
                 run_seed=trainer.args.seed,
                 update=update,
-                watch=lambda sampler: LiveProgress(sampler.progress, label, enabled=show),
+                watch=lambda sampler: LiveProgress(sampler.progress, label, enabled=show, time_left=True),
             )
         self.results[update] = result
         self.console.print(f"{label}: {self._scores(result)}", markup=False)
         trainer.run_folder.append_metrics(update, result.metrics(ks=sorted({1, self.samples})))
         trainer.run_folder.append_evaluation(update, asdict(result))
+
+    def _check_room(self) -> None:
+        """Longer prompts or responses than training's find out here, and not in an evaluation, whether they fit."""
+        args, generator = self.trainer.args, self.trainer.policy.generator
+        longest = max(len(problem.prompt_ids) for problem in self.problems)
+        positions = getattr(generator, "max_positions", None)
+        if positions is not None and longest + self.max_length > positions:
+            allowed = (
+                f"at most {positions - longest}: the model has {positions} positions, the longest prompt {longest}"
+            )
+            fix = f"set `eval_max_completion_length: {max(positions - longest, 1)}`, or leave long problems out"
+            raise ConfigError("eval_max_completion_length", self.max_length, allowed, fix)
+        if self.trainer.policy.served is not None and (
+            longest > args.max_prompt_length or self.max_length > args.max_completion_length
+        ):
+            generator.verify(
+                max_prompt_length=longest,
+                max_completion_length=self.max_length,
+                wait_seconds=args.vllm_server_timeout,
+            )
 
     def _read_back(self) -> dict[int, EvalResult]:
         """Evaluations of this run before it was interrupted."""

@@ -21,6 +21,7 @@ from yaml.constructor import ConstructorError
 from .config import MInTRLConfig, check_keys
 from .config_combinations import check_launch
 from .errors import ConfigError, MInTRLError
+from .recipe_evaluation import EvaluationArguments
 
 TASKS = ("math", "code", "chains")
 MAX_YAML_BYTES = 100_000  # a recipe has a few thousand; this bounds the time and memory that reading one takes
@@ -30,6 +31,8 @@ _TEXT = (
     "task",
     "dataset",
     "dataset_split",
+    "eval_dataset",
+    "eval_data",
     "output_dir",
     "model_name_or_path",
     "model_revision",
@@ -38,7 +41,7 @@ _TEXT = (
 
 
 @dataclass
-class RecipeArguments:
+class RecipeArguments(EvaluationArguments):
     """What a recipe adds to the trainer's settings."""
 
     task: str = field(
@@ -80,6 +83,7 @@ class RecipeArguments:
             raise ConfigError("dataset_limit", self.dataset_limit, "nothing for `task: chains`", "set `max_steps`")
         if self.task == "chains" and self.drop_bad_rows:
             raise ConfigError("drop_bad_rows", True, "false for `task: chains`", "remove `drop_bad_rows`")
+        self.check_evaluation(self.task)
         for name in ("eval_problems", "judge_error_rate"):
             if self.task != "chains" and getattr(self, name):
                 raise ConfigError(name, getattr(self, name), f"0 for `task: {self.task}`", f"remove `{name}`")

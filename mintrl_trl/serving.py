@@ -170,7 +170,8 @@ def _policy_command(recipe: Recipe, url: str, machine: Machine, more: Sequence[s
         )
         raise ConfigError("vllm_server_base_url", url, allowed, f"write http:{url.removeprefix('https:')}")
     judges = judges_on_policy_server(args)
-    words = ["--max-model-len", str(policy_room(args)), "--logprobs-mode", "processed_logprobs"]
+    room = max(policy_room(args), args.max_prompt_length + (recipe.arguments.eval_max_completion_length or 0))
+    words = ["--max-model-len", str(room), "--logprobs-mode", "processed_logprobs"]
     at_once = -(-args.generation_batch_size // (len(args.server_urls) * machine.gpus))
     at_once += args.max_concurrent_reviews if judges else 0
     words += ["--max-num-seqs", str(min(max(at_once, 16), MOST_SEQUENCES))]

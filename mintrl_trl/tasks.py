@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from .config import MInTRLConfig
 from .data.chains import World, base_model_path, chains_reward, privileged_prompt_ids
 from .data.sources import load_rows, to_dataset
 from .errors import ConfigError, DataError
+from .evaluation.benchmarks import load_benchmarks
 from .judges.exact import ChainsJudge
 from .judges.local import LikelihoodJudge
 from .judges.public_tests import PublicTestsJudge
@@ -40,6 +42,7 @@ class Task:
             where the trainer's arguments say it all.
         evaluation (`Sequence[Mapping]`): Rows for evaluation during training; empty without.
         subset (`Callable`): From an evaluation row to the name of the subset it is reported under.
+        evaluation_reward (`Callable`, *optional*): What evaluation asks for, where training rewards something else.
     """
 
     model: str
@@ -48,6 +51,7 @@ class Task:
     judge: Judge | Callable[[PolicyGenerator], Judge] | None = None
     evaluation: Sequence[Mapping[str, Any]] = ()
     subset: Callable[[Mapping[str, Any]], str | None] = lambda row: None
+    evaluation_reward: Callable[..., Any] | None = None
 
 
 def build_task(recipe: Recipe) -> Task:
@@ -69,11 +73,33 @@ def build_task(recipe: Recipe) -> Task:
     if args.judge == "exact" and arguments.task != "code":
         raise ConfigError("judge", "exact", f"llm or self for `task: {arguments.task}`", "set `judge: self`")
     rows = _file_rows(arguments)
+    evaluation = _evaluation(arguments)
     if arguments.task == "math":
-        return Task(model, to_dataset(rows), math_reward)
+        return Task(model, to_dataset(rows), math_reward, **evaluation)
     code_rewards.start()  # a machine that cannot run programs is found out before a model loads
     judge = PublicTestsJudge(rows) if args.judge == "exact" and args.needs_judge else None
-    return Task(model, to_dataset(rows), code_rewards.code_reward, judge)
+    return Task(model, to_dataset(rows), code_rewards.code_reward, judge, **evaluation)
+
+
+def _evaluation(arguments: RecipeArguments) -> dict[str, Any]:
+    """What is evaluated on during training: the rows of all benchmarks, each a subset, and what scores them."""
+    if not arguments.evaluates_files:
+        return {}
+    names = [*(arguments.eval_benchmarks or ()), *([arguments.eval_dataset] if arguments.eval_dataset else ())]
+    try:
+        benchmarks = load_benchmarks(names, data=arguments.eval_data, limit=arguments.eval_limit)
+    except ConfigError as error:  # in the words of the recipe
+        words = {"source": "eval_dataset", "benchmark": "eval_benchmarks", "data": "eval_data", "limit": "eval_limit"}
+        raise ConfigError(words.get(error.field, error.field), error.value, error.allowed, error.fix) from error
+    for benchmark in benchmarks:
+        if benchmark.domain != arguments.task:
+            allowed = f"benchmarks and rows of {arguments.task}, the task that is trained"
+            raise ConfigError("eval_benchmarks", f"{benchmark.name} ({benchmark.domain})", allowed, "leave it out")
+    return {
+        "evaluation": [{**row, "benchmark": benchmark.name} for benchmark in benchmarks for row in benchmark.rows],
+        "subset": itemgetter("benchmark"),
+        "evaluation_reward": benchmarks[0].reward,
+    }
 
 
 def _file_rows(arguments: RecipeArguments) -> list[dict[str, Any]]:

@@ -241,6 +241,7 @@ def test_metrics_have_names_that_plots_read():
         "eval/easy/pass@2": 1.0,
         "eval/unscored": 0.125,
         "eval/truncated": 0.25,
+        "eval/no_answer": 0.0,
         "eval/length": 7.5,
     }
 

@@ -16,7 +16,8 @@ L2A = frozenset({"rewards", "data"})
 L2B = frozenset({"generation", "judges"})
 L3A = frozenset({"evaluation"})
 L3B = frozenset({"reporting"})  # shows what evaluation found
-L5 = frozenset({"cli"})
+L3C = frozenset({"analysis"})  # figures and tables from what reporting wrote
+L5 = frozenset({"cli", "commands"})
 # Modules that lie beside the rooms are the trainer and what surrounds it; `doctor` looks at all of it.
 L4 = (frozenset(path.stem for path in PACKAGE.glob("*.py")) | {"doctor"}) - {"__init__"} - L0 - L5
 
@@ -27,7 +28,9 @@ MAY_IMPORT = (
     | dict.fromkeys(L2B, L0 | L2A)
     | dict.fromkeys(L3A, L0 | L1 | L2A | L2B)
     | dict.fromkeys(L3B, L0 | L1 | L2A | L2B | L3A)
-    | dict.fromkeys(L4 | L5, L0 | L1 | L2A | L2B | L3A | L3B | L4)
+    | dict.fromkeys(L3C, L0 | L1 | L2A | L2B | L3A | L3B)
+    | dict.fromkeys(L4 | L5, L0 | L1 | L2A | L2B | L3A | L3B | L3C | L4)
+    | {"cli": L0 | L4 | {"commands"}}
 )
 STDLIB = frozenset(sys.stdlib_module_names)
 TRL_ROOMS = L4 | L5  # the only rooms that may know TRL

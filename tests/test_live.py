@@ -52,6 +52,17 @@ class Clock:
         return replace(self.snapshot, seconds=self.looks * self.seconds_per_look)
 
 
+@pytest.mark.parametrize(
+    ("finished", "seconds", "left"),
+    [(64, 10.0, "10 s"), (32, 100.0, "5 min"), (1, 60.0, "2.1 h"), (128, 10.0, "0 s"), (0, 10.0, None)],
+)
+def test_line_says_how_long_the_rest_takes(finished, seconds, left):
+    line = LiveProgress(Clock(), console=plain(), time_left=True).line(
+        replace(START, finished=finished, seconds=seconds)
+    )
+    assert line.endswith(f" · about {left} left") if left else "left" not in line
+
+
 def test_line_says_everything_that_moves():
     assert LiveProgress(Clock(), "update 3", console=plain()).line(START) == (
         "update 3: 37/128 rollouts · 1,212 chunks · 98 reviews (5 in flight) · 14 revisions · 1 without verdict · "

@@ -1,10 +1,12 @@
 """Pass@k while training: when it is measured, by whom, and that training does not notice."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from transformers import TrainerControl, TrainerState
 
+from mintrl_trl.errors import ConfigError
 from mintrl_trl.pass_at_k_callback import PassAtKCallback
 from mintrl_trl.tasks import Task
 from tests.tiny import tiny_tokenizer
@@ -30,8 +32,8 @@ def task(evaluation=EVALUATION, reward=odd_length) -> Task:
     )
 
 
-def arguments(samples=3, every=0) -> SimpleNamespace:
-    return SimpleNamespace(eval_samples=samples, eval_every=every)
+def arguments(samples=3, every=0, length=None) -> SimpleNamespace:
+    return SimpleNamespace(eval_samples=samples, eval_every=every, eval_max_completion_length=length)
 
 
 def with_callback(tmp_path, *, every=0, samples=3, evaluation=EVALUATION, **overrides):
@@ -84,6 +86,32 @@ def test_prompts_are_rendered_as_in_training_and_limits_are_those_of_the_run(tmp
     assert {limit for _, limit, _ in generator.requests} == {7}
     assert len({seed for _, _, seed in generator.requests}) == 12
     assert [problem.truncated for problem in callback.results[0].problems] == [3] * 4
+
+
+def test_evaluation_has_a_length_of_its_own(tmp_path):
+    generator = HashGenerator(end_every=10**9)
+    trainer = make_trainer(tmp_path, generator=generator, max_completion_length=7)
+    callback = PassAtKCallback(trainer, task(), arguments(samples=1, length=11))
+    callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+    assert {limit for _, limit, _ in generator.requests} == {11}
+
+
+def test_a_length_that_does_not_fit_is_refused_before_training(tmp_path):
+    generator, room = HashGenerator(), 40
+    generator.max_positions = room
+    trainer = make_trainer(tmp_path, generator=generator)
+    longest = max(len(tiny_tokenizer()(row["prompt"])["input_ids"]) for row in EVALUATION)
+    PassAtKCallback(trainer, task(), arguments(length=room - longest))
+    with pytest.raises(ConfigError, match=f"set `eval_max_completion_length: {room - longest}`"):
+        PassAtKCallback(trainer, task(), arguments(length=room - longest + 1))
+
+
+def test_evaluation_may_ask_for_something_else_than_training_rewards(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1)
+    other = replace(task(), evaluation_reward=lambda prompts, **kwargs: [1.0] * len(prompts))
+    callback = PassAtKCallback(trainer, other, arguments())
+    callback.on_train_begin(trainer.args, trainer.state, trainer.control)
+    assert callback.results[0].pass_at(1) == 1.0
 
 
 def test_messages_go_through_the_chat_template(tmp_path):
@@ -165,7 +193,7 @@ def test_other_processes_sync_weights_and_leave_the_rest_to_the_main_one(tmp_pat
     calls = []
     policy = SimpleNamespace(sync=lambda trainer: calls.append("sync"))
     accelerator = SimpleNamespace(is_main_process=False)
-    args = SimpleNamespace(chat_template_kwargs=None)
+    args = SimpleNamespace(chat_template_kwargs=None, max_completion_length=8)
     trainer = SimpleNamespace(processing_class=tiny_tokenizer(), args=args, policy=policy, accelerator=accelerator)
     callback = PassAtKCallback(trainer, task(), arguments())
     callback.on_train_begin(None, TrainerState(global_step=0), TrainerControl())

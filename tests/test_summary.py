@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from mintrl_trl.checkpoints import write_mark
-from mintrl_trl.evaluation import EvalResult
-from mintrl_trl.evaluation.sampling import ProblemResult
+from mintrl_trl.evaluation import EvalResult, ProblemResult
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Decision
 from mintrl_trl.summary import Stopwatch, corrected_rollout, interruption, print_summary

@@ -189,6 +189,27 @@ def ready_row(where: str, *, id: str, row: Mapping[str, Any], needs_answer: bool
     }
 
 
+def ready_code_row(where: str, *, id: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a code row that is already in the trainer's form; its prompt stays as it is.
+
+    Args:
+        where (`str`): File and line, or row, for messages.
+        id (`str`): Name of the row.
+        row (`Mapping`): `prompt` as messages, `tests`, `entry_point`, `compare`, and optionally the other columns of
+            the module's table.
+
+    Returns:
+        `dict`: The columns of the module's table.
+
+    Raises:
+        DataError: A value is missing, of the wrong type, or does not go with the others.
+    """
+    ready = ready_row(where, id=id, row=row, needs_answer=False)
+    given = {name: row.get(name) for name in ("entry_point", "tests", "compare", "test_setup")}
+    made = code_row(where, id=id, prompt=ready["question"], compare_atol=row.get("compare_atol") or 0.0, **given)
+    return made | ready
+
+
 def code_test(where: str, test: Any) -> dict[str, Any]:
     """Check one test and keep the keys that its type has.
 

@@ -10,6 +10,7 @@ A file may hold, one JSON object a line (`.jsonl`, or `.jsonl.gz`):
 |---|---|
 | `math` | `problem`, `answer`, optionally `id`, `solution` |
 | `code` | `prompt`, `tests`, `entry_point`, `compare`, optionally `id` and the other arguments of `rows.code_row` |
+| `code` | `prompt` (messages, kept), `tests`, `entry_point`, `compare`, optionally the other columns of `rows.py` |
 | `math`, `chains` | `prompt` (text or messages, kept), `answer`, optionally `id`, `question`, `privileged_context` |
 
 Other columns are left out. `rows.py` lists the columns that come out.
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, DataError
 from .hub import ACEREASON, DEEPCODER, DEEPCODER_SUBSETS, map_acereason, map_deepcoder
-from .rows import CODE_INSTRUCTION, MATH_INSTRUCTION, code_row, math_row, ready_row
+from .rows import CODE_INSTRUCTION, MATH_INSTRUCTION, code_row, math_row, ready_code_row, ready_row
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -235,6 +236,8 @@ def _file_row(where: str, line: bytes, fallback_id: str, task: str, instruction:
     name = raw.get("id", fallback_id)
     if not isinstance(name, str) or not name:
         raise DataError(where, "id", name, "text that is not empty", f'write it as text, such as "{fallback_id}"')
+    if task == "code" and isinstance(raw.get("prompt"), list):
+        return ready_code_row(where, id=name, row=raw)
     if task == "code":
         given = {column: raw.get(column) for column in _CODE_REQUIRED}
         given |= {column: raw[column] for column in _CODE_OPTIONAL if column in raw}

@@ -156,7 +156,7 @@ def check_data(
     if max_prompt_tokens is not None and (max_prompt_tokens < 1 or tokenizer is None):
         fix = "name the policy's tokenizer, and a limit of at least 1"
         raise ConfigError("max_prompt_tokens", max_prompt_tokens, "1 or more, together with a tokenizer", fix)
-    task = _task_of(source, task)
+    task = task_of(source, task)
     read = read_rows(source, task=task, split=split, limit=limit)
     if not read.rows and not read.errors:
         raise ConfigError("source", str(source), "at least one row", "the source is empty")
@@ -263,7 +263,7 @@ def _parts(numbers: Sequence[int], check: Check, on_progress: OnProgress) -> Ite
         on_progress(check, min(start + size, len(numbers)), len(numbers))
 
 
-def _task_of(source: str | Path, task: str | None = None) -> str:
+def task_of(source: str | Path, task: str | None = None) -> str:
     """The task that was named, or what the rows look like: those of code have tests."""
     if str(source) == CHAINS_SOURCE:
         fix = "name a file; the small world draws problems without end"
@@ -280,7 +280,7 @@ def _read_others(source: str | Path, against: Sequence[str | Path]) -> tuple[Rea
     others, notes = ReadRows([], [], []), []
     for path in against:
         try:
-            read = read_rows(path, task=_task_of(path))
+            read = read_rows(path, task=task_of(path))
         except ConfigError as error:
             raise ConfigError("against", error.value, error.allowed, error.fix) from error
         if Path(path).resolve() == Path(source).resolve():

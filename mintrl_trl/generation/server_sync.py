@@ -46,6 +46,24 @@ class LostWeightsError(GenerationError):
     """The server does not have this run's weights any more, and no other run's: it was restarted."""
 
 
+def replaced_by(control: ServerControl, *, seconds: float) -> str | None:
+    """Which version has taken the place of the weights that a server was started with; `None` where none has.
+
+    It takes the route that tells of it, without which nothing can replace them.
+
+    Raises:
+        ServerError: The server gave no answer within `seconds`.
+    """
+    try:
+        answer = control.call("GET", "/weight_info", seconds=seconds)
+    except ServerError as fault:
+        if fault.status == 404:
+            return None
+        raise
+    version = answer.get("weight_version") if isinstance(answer, dict) else answer
+    return None if version == FIRST_WEIGHTS else str(version)
+
+
 class ServerSync(ABC):
     """A [`WeightSync`] to one server.
 

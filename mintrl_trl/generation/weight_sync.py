@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import GenerationError
 from .server import ServerError
-from .server_sync import DEV_MODE, FIRST_WEIGHTS, FullWeightsSync, LostWeightsError, ServerSync
+from .server_sync import DEV_MODE, FullWeightsSync, LostWeightsError, ServerSync, replaced_by
 from .vllm_worker import EXTENSION
 
 KEPT_VERSIONS = 2  # the one that is served and the one before it
@@ -172,15 +172,9 @@ class LoRASync(FolderSync):
         return models
 
     def _check_base(self) -> None:
-        """Refuse a server whose base weights an earlier run replaced. That takes the route that tells of it."""
-        try:
-            answer = self._call("GET", "/weight_info")
-        except ServerError as fault:
-            if fault.status == 404:
-                return
-            raise
-        version = answer.get("weight_version") if isinstance(answer, dict) else answer
-        if version != FIRST_WEIGHTS:
+        """Refuse a server whose base weights an earlier run replaced."""
+        version = replaced_by(self.control, seconds=self._seconds_left("GET", "/weight_info"))
+        if version is not None:
             raise GenerationError(
                 f"{self.control.root} no longer has the base weights it was started with, but {version!r}: a run with "
                 "full weights used it. Restart it"

@@ -26,7 +26,7 @@ _POINTS = {0: "shortest", 50: "median", 100: "longest"}
 
 def print_report(report: DataReport, console: Console, examples: int) -> None:
     """Print a report, with at most `examples` rows of each check."""
-    title = Text.assemble((_plain(report.source), "bold"), f": {report.rows:,} rows of {report.task}")
+    title = Text.assemble((plain(report.source), "bold"), f": {report.rows:,} rows of {report.task}")
     console.print(title, soft_wrap=True)
     summary = Table()
     summary.add_column("check")
@@ -47,20 +47,20 @@ def print_report(report: DataReport, console: Console, examples: int) -> None:
         if findings:
             console.print(Text(f"\n{check}: {_MEANING[check]}, {len(findings):,} in all", style="bold"))
         for finding in findings[:examples]:
-            line = Text("  ").append(_plain(finding.where), "cyan")
-            line.append(_plain(f" {finding.id}" if finding.id else "")).append(f": {_plain(finding.detail)}")
+            line = Text("  ").append(plain(finding.where), "cyan")
+            line.append(plain(f" {finding.id}" if finding.id else "")).append(f": {plain(finding.detail)}")
             if finding.other:
-                line.append(_plain(f" ({finding.other})"), "dim")
+                line.append(plain(f" ({finding.other})"), "dim")
             console.print(line, soft_wrap=True)
         if len(findings) > examples:
             console.print(Text(f"  and {len(findings) - examples:,} more", style="dim"))
     for note in report.notes:
-        console.print(Text(_plain(f"Note: {note}")), soft_wrap=True)
+        console.print(Text(plain(f"Note: {note}")), soft_wrap=True)
     total = sum(map(len, report.findings.values()))
     verdict = f"{total:,} finding{'' if total == 1 else 's'}." if total else "Nothing found."
     console.print(Text(f"{verdict} {report.seconds:.1f} s", style="bold"))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text of the data, with its control characters written out."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)

@@ -37,6 +37,8 @@ class LiveProgress:
         refresh_seconds (`float`, *optional*, defaults to 0.25): Time between two drawings on a terminal.
         heartbeat_seconds (`float`, *optional*, defaults to 30.0): Time between two log lines elsewhere.
         stall_seconds (`float`, *optional*, defaults to 120.0): Standstill after which a warning is logged.
+        time_left (`bool`, *optional*, defaults to `False`): Whether the line says how long the rest will take at the
+            mean pace so far.
 
     Examples:
 
@@ -57,8 +59,9 @@ class LiveProgress:
         refresh_seconds: float = 0.25,
         heartbeat_seconds: float = 30.0,
         stall_seconds: float = 120.0,
+        time_left: bool = False,
     ):
-        self._progress, self._label = progress, label
+        self._progress, self._label, self._time_left = progress, label, time_left
         self._console = console if console is not None else Console(file=sys.stderr)
         self._on_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
         self._interval = refresh_seconds if self._on_terminal else min(heartbeat_seconds, stall_seconds)
@@ -105,6 +108,9 @@ class LiveProgress:
         if snapshot.no_verdicts:
             parts.append(f"{snapshot.no_verdicts:,} without verdict")
         parts += [f"{self._rate(snapshot):,.0f} tokens/s", f"{snapshot.seconds:.0f} s"]
+        if self._time_left and snapshot.finished:
+            left = snapshot.seconds * (snapshot.total - snapshot.finished) / snapshot.finished
+            parts.append(f"about {_duration(left)} left")
         return " · ".join(parts)
 
     def _rate(self, snapshot: Progress) -> float:
@@ -138,6 +144,11 @@ class LiveProgress:
 
     def _erase(self) -> None:
         self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 90 else f"{minutes} min" if minutes < 90 else f"{seconds / 3600:.1f} h"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,0 +1,1 @@
+"""The paper's figures and its theory from run folders: numbers first, as small tables, and pictures drawn from them."""
