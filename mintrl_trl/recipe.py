@@ -21,6 +21,7 @@ from yaml.constructor import ConstructorError
 from .config import MInTRLConfig, check_keys
 from .config_combinations import check_launch
 from .errors import ConfigError, MInTRLError
+from .recipe_method import MethodArguments, check_method_config, implied_settings
 
 TASKS = ("math", "code", "chains")
 MAX_YAML_BYTES = 100_000  # a recipe has a few thousand; this bounds the time and memory that reading one takes
@@ -28,6 +29,7 @@ MAX_YAML_BYTES = 100_000  # a recipe has a few thousand; this bounds the time an
 # Settings that are text, where YAML may read a number or a truth value (`dataset: 2024`).
 _TEXT = (
     "task",
+    "method",
     "dataset",
     "dataset_split",
     "output_dir",
@@ -38,7 +40,7 @@ _TEXT = (
 
 
 @dataclass
-class RecipeArguments:
+class RecipeArguments(MethodArguments):
     """What a recipe adds to the trainer's settings."""
 
     task: str = field(
@@ -71,6 +73,7 @@ class RecipeArguments:
     def __post_init__(self):
         if self.task not in TASKS:
             raise ConfigError("task", self.task, f"one of {', '.join(TASKS)}", "pick one of them")
+        self.check_method()
         if self.task == "chains" and self.dataset is not None:
             raise ConfigError("dataset", self.dataset, "nothing for `task: chains`", "remove `dataset`")
         if self.task != "chains" and not self.dataset:
@@ -134,9 +137,11 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     classes = (RecipeArguments, MInTRLConfig, PolicyArguments)
     parser = _Parser(classes)
     values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
-    for given in (values, _flag_values(flags, parser)):
+    flag_values = _flag_values(flags, parser)
+    for given in (values, flag_values):
         check_keys(given, *classes)
         _check_values(given, parser)
+    values = implied_settings(flag_values.get("method", values.get("method"))) | values
     parser.set_defaults_with_config(**values)
     try:
         recipe = Recipe(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
@@ -148,6 +153,7 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
             "config", str(path), allowed, "correct that setting in the file or on the command line"
         ) from error
     check_launch(recipe.config)
+    check_method_config(recipe.arguments, recipe.config)
     loading = {
         "revision": recipe.policy.model_revision,
         "attn_implementation": recipe.policy.attn_implementation,

@@ -16,6 +16,7 @@ L2A = frozenset({"rewards", "data"})
 L2B = frozenset({"generation", "judges"})
 L3A = frozenset({"evaluation"})
 L3B = frozenset({"reporting"})  # shows what evaluation found
+L4B = frozenset({"baselines"})  # makes trainers of every method
 L5 = frozenset({"cli"})
 # Modules that lie beside the rooms are the trainer and what surrounds it; `doctor` looks at all of it.
 L4 = (frozenset(path.stem for path in PACKAGE.glob("*.py")) | {"doctor"}) - {"__init__", "errors"} - L5
@@ -27,10 +28,11 @@ MAY_IMPORT = (
     | dict.fromkeys(L2B, L0 | L2A)
     | dict.fromkeys(L3A, L0 | L1 | L2A | L2B)
     | dict.fromkeys(L3B, L0 | L1 | L2A | L2B | L3A)
-    | dict.fromkeys(L4 | L5, L0 | L1 | L2A | L2B | L3A | L3B | L4)
+    | dict.fromkeys(L4, L0 | L1 | L2A | L2B | L3A | L3B | L4)
+    | dict.fromkeys(L4B | L5, L0 | L1 | L2A | L2B | L3A | L3B | L4 | L4B)
 )
 STDLIB = frozenset(sys.stdlib_module_names)
-TRL_ROOMS = L4 | L5  # the only rooms that may know TRL
+TRL_ROOMS = L4 | L4B | L5  # the only rooms that may know TRL
 
 
 def room(path: Path) -> str:

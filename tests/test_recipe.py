@@ -375,3 +375,20 @@ def test_a_shipped_recipe_says_what_it_needs_and_shows(path):
 def test_every_file_a_shipped_recipe_names_is_there(path):
     dataset = read_yaml(path).get("dataset")
     assert dataset is None or (RECIPES.parent / dataset).is_file() or not dataset.endswith(".jsonl")
+
+
+# Methods
+
+
+def test_method_without_interventions_needs_no_word_about_them(tmp_path):
+    text = "task: chains\nmax_steps: 300\nmethod: grpo\nuse_cpu: true\n"
+    recipe = recipe_of(tmp_path, text)
+    assert recipe.config.intervention_updates == 0
+    assert not recipe.config.needs_judge
+    assert recipe_of(tmp_path, text, "--method", "mintrl", "--judge", "exact").config.intervention_updates == 200
+
+
+def test_method_and_its_settings_must_agree(tmp_path):
+    assert "one of mintrl, grpo" in refusal(tmp_path, CHAINS, "--method", "gpro")
+    message = refusal(tmp_path, "task: chains\nuse_cpu: true\n", "--method", "grpo", "--intervention_updates", "2")
+    assert "0 for `method: grpo`" in message
