@@ -36,6 +36,10 @@ class GeneratedBatch:
     rewards: Tensor | None = None  # (N,), NaN = no reward
     reward_reasons: list[str | None] = field(default_factory=list)
 
+    def own_rows(self, process: int) -> slice:
+        """Where the rows of a process stand among those of all."""
+        return slice(process * len(self.rows), (process + 1) * len(self.rows))
+
     def check_scored(self, limit: float) -> None:
         """Called by every process once the rewards of all are there.
 

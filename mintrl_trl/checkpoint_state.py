@@ -123,6 +123,7 @@ def run_state(trainer: "MInTRLTrainer", by_process: list[tuple[list[str | None],
         "run": trainer.run_description,
         "review_windows": [window for window, _ in by_process],
         "judge_spent": [spent for _, spent in by_process],
+        "carried": trainer.carried,
         "versions": versions(),
     }
 

@@ -169,6 +169,7 @@ class MInTRLTrainer(GRPOTrainer):
         self.door_counters = DoorCounters(self.judge, self.sampler if args.needs_judge else None, self.policy.generator)
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
+        self.carried: dict[str, float] = {}  # what a subclass takes from update to update; part of a checkpoint
         self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, args))
@@ -236,27 +237,27 @@ class MInTRLTrainer(GRPOTrainer):
             return output
 
         is_control = self._is_control(phase, len(batch.rewards))  # (N,)
-        own = slice(self.accelerator.process_index * len(inputs), (self.accelerator.process_index + 1) * len(inputs))
-        if phase is Phase.INTERVENTION:
-            advantages = compute_advantages(
-                batch.rewards,
-                is_control,
-                self.num_generations,
-                baseline=self.args.baseline,
-                beta1=self.args.beta1,
-            )
-            output["advantages"] = advantages.values[own]  # (B,)
-            masked = ~output["completion_mask"].bool().any(dim=1)  # (B,) mask_truncated_completions
-            output[trl_seams.SCORED] = advantages.scored[own] & ~masked  # (B,)
-            output[trl_seams.IS_CONTROL] = is_control[own]  # (B,)
-            width = output["completion_ids"].size(1)
-            output |= trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device)
-            trl_seams.replace_logged_advantages(self, advantages.values)
+        output |= self._credit(batch, is_control, output)
         output |= self.lean.row_keys(len(inputs))
         output |= trl_seams.sampled_logps(batch.rollouts, output["completion_ids"])
         self._new_batch = True
         report_batch(self, batch, is_control, output["advantages"])
         return output
+
+    def _credit(self, batch: GeneratedBatch, is_control: Tensor, output: dict[str, Any]) -> dict[str, Tensor]:
+        """What TRL's batch dict gains: advantages and authors in the intervention phase; else TRL's are right."""
+        if batch.phase is Phase.ON_POLICY:
+            return {}
+        args, group = self.args, self.num_generations
+        own, width = batch.own_rows(self.accelerator.process_index), output["completion_ids"].size(1)
+        advantages = compute_advantages(batch.rewards, is_control, group, baseline=args.baseline, beta1=args.beta1)
+        trl_seams.replace_logged_advantages(self, advantages.values)
+        masked = ~output["completion_mask"].bool().any(dim=1)  # (B,) mask_truncated_completions
+        return trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device) | {
+            "advantages": advantages.values[own],  # (B,)
+            trl_seams.SCORED: advantages.scored[own] & ~masked,  # (B,)
+            trl_seams.IS_CONTROL: is_control[own],  # (B,)
+        }
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict, num_generations: int, **kwargs: Any

@@ -130,7 +130,9 @@ class MixedDecoder:
             student, expert = self._logps(student_logits[k]), self._expert_logps(expert_logits[:, k], student_logits[k])
             weight = expert_weight(entropy(student), gamma)  # (B,)
             logp, expert_logp = (logps.gather(1, draft[:, None]).squeeze(1) for logps in (student, expert))
-            chance = random_bits(batch.seeds[1], positions + k, 1).squeeze(1).to(logp.dtype) * 2.0**-63  # (B,) in [0, 1]
+            chance = (
+                random_bits(batch.seeds[1], positions + k, 1).squeeze(1).to(logp.dtype) * 2.0**-63
+            )  # (B,) in [0, 1]
             taken.append(chance < acceptance(logp, expert_logp, weight))
             draft_logps.append(logp)
             weights.append(weight)
@@ -140,7 +142,7 @@ class MixedDecoder:
         return self._hand_out(batch, kept, ids, logps, torch.stack(weights, dim=1))
 
     def _draft(self, batch: "_Batch") -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """The student goes on by itself: K ids (B,), the logits (B, V) each was drawn from, positions (B,) of the first."""
+        """The student goes on alone: K ids (B,), the logits (B, V) each was drawn from, the positions (B,) of the first."""
         positions = batch.lengths[STUDENT] + 1  # tokens before the one that is drawn, the newest included
         drafts, logits, newest = [], [], batch.newest[STUDENT]
         for k in range(self._draft_tokens):

@@ -5,9 +5,9 @@ token follows
 
     mix = (1 - w) p + w e,    w = min(1, H(p) / gamma),
 
-so the expert speaks where the student is unsure. A draw is made as in speculative sampling: a token y of p is taken with
-probability min(1, mix(y) / p(y)), else one is drawn from max(mix - p, 0), normalised. The law is exactly that of the
-mixture, and as few tokens as possible differ from what the student would have written; those are the expert's.
+so the expert speaks where the student is unsure. A draw is made as in speculative sampling: a token y of p is taken
+with probability min(1, mix(y) / p(y)), else one is drawn from max(mix - p, 0), normalised. The law is exactly that of
+the mixture, and as few tokens as possible differ from what the student would have written; those are the expert's.
 
 Pure functions on tensors; it runs no model. Letters: V tokens of the vocabulary, N rollouts, G rollouts of a prompt.
 """
