@@ -19,6 +19,7 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from .config import MInTRLConfig, check_keys
+from .config_ablations import SWITCHES, AblationConfig
 from .config_combinations import check_launch
 from .errors import ConfigError, MInTRLError
 from .recipe_method import MethodArguments, check_method_config, implied_settings
@@ -134,9 +135,9 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     path, flags = _split_config(argv, default)
-    classes = (RecipeArguments, MInTRLConfig, PolicyArguments)
-    parser = _Parser(classes)
     values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
+    classes = (RecipeArguments, _config_class(values, flags), PolicyArguments)
+    parser = _Parser(classes)
     flag_values = _flag_values(flags, parser)
     for given in (values, flag_values):
         check_keys(given, *classes)
@@ -161,6 +162,12 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     }
     recipe.config.model_init_kwargs = loading | (recipe.config.model_init_kwargs or {})
     return recipe
+
+
+def _config_class(values: Mapping[str, Any], flags: Sequence[str]) -> type[MInTRLConfig]:
+    """The trainer's settings; with the switches of ablations where the recipe or a flag names one of them."""
+    named = {flag.removeprefix("--").partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")}
+    return AblationConfig if named.union(values) & set(SWITCHES) else MInTRLConfig
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

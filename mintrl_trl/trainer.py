@@ -25,8 +25,8 @@ from .dry_run import DryRunCallback
 from .early_rewards import EarlyRewards
 from .failures import nothing_lost
 from .lean_updates import LeanUpdates
-from .objective.advantage import compute_advantages
-from .objective.loss import regression_loss
+from .objective.advantage import Advantages, compute_advantages
+from .objective.loss import RegressionLoss, regression_loss
 from .objective.metrics import loss_totals
 from .policy import build_policy
 from .processes import all_or_none
@@ -248,9 +248,8 @@ class MInTRLTrainer(GRPOTrainer):
         """What TRL's batch dict gains: advantages and authors in the intervention phase; else TRL's are right."""
         if batch.phase is Phase.ON_POLICY:
             return {}
-        args, group = self.args, self.num_generations
         own, width = batch.own_rows(self.accelerator.process_index), output["completion_ids"].size(1)
-        advantages = compute_advantages(batch.rewards, is_control, group, baseline=args.baseline, beta1=args.beta1)
+        advantages = self._intervention_advantages(batch.rewards, is_control)
         trl_seams.replace_logged_advantages(self, advantages.values)
         masked = ~output["completion_mask"].bool().any(dim=1)  # (B,) mask_truncated_completions
         return trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device) | {
@@ -309,6 +308,11 @@ class MInTRLTrainer(GRPOTrainer):
             batch.check_scored(self.args.unscored_limit)
         return rewards_per_func
 
+    def _intervention_advantages(self, rewards: Tensor, is_control: Tensor) -> Advantages:
+        """Of a batch of phase 1 (Eq. 9, 10): all rows of all processes, (N,)."""
+        baseline, beta1 = self.args.baseline, self.args.beta1
+        return compute_advantages(rewards, is_control, self.num_generations, baseline=baseline, beta1=beta1)
+
     def _is_control(self, phase: Phase, rows: int) -> Tensor:
         """(N,) bool: which rows are pure on-policy. Decided by global position, so no communication is needed."""
         roles = [self.schedule.role(row, phase) is Role.CONTROL for row in range(rows)]
@@ -334,25 +338,9 @@ class MInTRLTrainer(GRPOTrainer):
     def _regression_loss(self, model: torch.nn.Module, inputs: dict) -> Tensor:
         """Eq. 7 on one micro-batch, scaled for gradient accumulation."""
         output = trl_seams.forward(self, model, inputs)
-        response_mask = inputs["completion_mask"].bool()  # (B, C)
-        regression = regression_loss(
-            logps=output.logps,
-            old_logps=inputs.get("old_per_token_logps"),
-            response_mask=response_mask,
-            policy_authored=inputs[trl_seams.POLICY_AUTHORED],
-            advantages=inputs["advantages"],
-            scored=inputs[trl_seams.SCORED],
-            intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
-            settings=self.regression,
-        )
-        totals = loss_totals(
-            regression,
-            logps=output.logps,
-            old_logps=inputs.get("old_per_token_logps"),
-            response_mask=response_mask,
-            policy_authored=inputs[trl_seams.POLICY_AUTHORED],
-            intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
-        )
+        terms = trl_seams.loss_terms(inputs, output.logps)
+        regression = self._regress(inputs, terms)
+        totals = loss_totals(regression, **terms)
         if output.aux_loss is not None:
             totals.add("aux_loss", output.aux_loss.item(), 1)
         self.window.add(totals)
@@ -360,6 +348,11 @@ class MInTRLTrainer(GRPOTrainer):
         if output.aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * output.aux_loss
         return loss / self.current_gradient_accumulation_steps
+
+    def _regress(self, inputs: dict[str, Any], terms: dict[str, Any]) -> RegressionLoss:
+        """Eq. 7 on the terms of one micro-batch."""
+        scored, advantages = inputs[trl_seams.SCORED], inputs["advantages"]
+        return regression_loss(**terms, advantages=advantages, scored=scored, settings=self.regression)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, Any]:
         """TRL's forward, trimmed and counted; part of the update even where it runs while a batch is generated."""

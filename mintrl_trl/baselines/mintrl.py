@@ -1,4 +1,4 @@
-"""MInTRL itself, and GRPO: the same trainer without an intervention phase, whose loss is then TRL's own from the start.
+"""MInTRL itself, its ablations, and GRPO: the same trainer without phase 1, whose loss is TRL's own from the start.
 
 GRPO follows veRL's defaults: group of `num_control + num_intervened` on-policy rollouts, token mean over the batch,
 advantages over the group's standard deviation, clip 0.2 with a dual clip of 3, no reference, constant learning rate.
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from trl import get_peft_config, get_quantization_config
 
+from ..config_ablations import AblationConfig
 from ..trainer import MInTRLTrainer
+from .ablations import AblationTrainer
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 def build(recipe: "Recipe", task: "Task") -> MInTRLTrainer:
     """The trainer of a recipe with `method: mintrl` or `method: grpo`."""
-    return MInTRLTrainer(
+    trainer = AblationTrainer if isinstance(recipe.config, AblationConfig) else MInTRLTrainer
+    return trainer(
         task.model,
         reward_funcs=task.reward,
         args=recipe.config,
