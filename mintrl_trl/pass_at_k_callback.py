@@ -27,7 +27,7 @@ class PassAtKCallback(TrainerCallback):
 
     Args:
         trainer ([`MInTRLTrainer`]): Whose policy is evaluated.
-        task ([`Task`]): Holds the problems and the reward.
+        task ([`Task`]): Holds the problems and what is asked of an answer.
         arguments ([`RecipeArguments`]): `eval_samples` responses per problem, every `eval_every` updates.
 
     Attributes:
@@ -35,7 +35,7 @@ class PassAtKCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: "MInTRLTrainer", task: "Task", arguments: "RecipeArguments"):
-        self.trainer, self.reward = trainer, task.reward
+        self.trainer, self.reward = trainer, task.evaluation_reward or task.reward
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self.samples, self.every = arguments.eval_samples, arguments.eval_every
         self.problems = [

@@ -22,6 +22,7 @@ from .config import MInTRLConfig, check_keys
 from .config_ablations import SWITCHES, AblationConfig
 from .config_combinations import check_launch
 from .errors import ConfigError, MInTRLError
+from .recipe_chains import ChainsArguments
 from .recipe_method import MethodArguments, check_method_config, implied_settings
 
 TASKS = ("math", "code", "chains")
@@ -31,6 +32,8 @@ MAX_YAML_BYTES = 100_000  # a recipe has a few thousand; this bounds the time an
 _TEXT = (
     "task",
     "method",
+    "world",
+    "reward",
     "dataset",
     "dataset_split",
     "output_dir",
@@ -41,7 +44,7 @@ _TEXT = (
 
 
 @dataclass
-class RecipeArguments(MethodArguments):
+class RecipeArguments(ChainsArguments, MethodArguments):
     """What a recipe adds to the trainer's settings."""
 
     task: str = field(
@@ -57,10 +60,6 @@ class RecipeArguments(MethodArguments):
     drop_bad_rows: bool = field(
         default=False,
         metadata={"help": "Leave out rows that cannot be used, and say how many, instead of refusing the data set."},
-    )
-    judge_error_rate: float = field(
-        default=0.0,
-        metadata={"help": "`chains` with the exact judge: chance in [0, 1] that a review goes wrong."},
     )
     eval_problems: int = field(
         default=0,
@@ -84,18 +83,16 @@ class RecipeArguments(MethodArguments):
             raise ConfigError("dataset_limit", self.dataset_limit, "nothing for `task: chains`", "set `max_steps`")
         if self.task == "chains" and self.drop_bad_rows:
             raise ConfigError("drop_bad_rows", True, "false for `task: chains`", "remove `drop_bad_rows`")
-        for name in ("eval_problems", "judge_error_rate"):
-            if self.task != "chains" and getattr(self, name):
-                raise ConfigError(name, getattr(self, name), f"0 for `task: {self.task}`", f"remove `{name}`")
+        self.check_chains(self.task)
+        if self.task != "chains" and self.eval_problems:
+            allowed = f"0 for `task: {self.task}`"
+            raise ConfigError("eval_problems", self.eval_problems, allowed, "remove `eval_problems`")
         for name, least in (("dataset_limit", 1), ("eval_problems", 0), ("eval_samples", 1), ("eval_every", 0)):
             value = getattr(self, name)
             if value is None and name == "dataset_limit":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(name, value, f"a whole number of at least {least}", f"set `{name}: {least}` or more")
-        rate = self.judge_error_rate
-        if isinstance(rate, bool) or not isinstance(rate, float | int) or not 0 <= rate <= 1:
-            raise ConfigError("judge_error_rate", rate, "a number from 0 to 1", "set `judge_error_rate: 0.0`")
 
 
 @dataclass

@@ -133,7 +133,7 @@ def rollout_totals(rollouts: Sequence[Rollout]) -> Totals:
             totals.add("judge/no_verdict", review.decision is Decision.NO_VERDICT)
             if review.decision is Decision.NO_VERDICT:
                 totals.add_number(f"judge/no_verdict/{review.reason}", 1)
-            elif review.decision is Decision.REVISE:
+            elif review.decision is Decision.REVISE and (review.intervened or not review.cuts):
                 totals.add("judge/empty_correction", not review.intervened)
                 totals.add("seconds/correction", review.correction_seconds)
             if review.intervened:
