@@ -4,7 +4,7 @@ It owns names, ranges and which setting goes with which method. It builds nothin
 setting that the chosen method would not follow is refused.
 """
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError
@@ -16,13 +16,31 @@ if TYPE_CHECKING:
 METHODS = {
     "mintrl": "MInTRL",
     "grpo": "GRPO",
+    "sft_grpo": "SFT on a teacher's solutions, then GRPO",
+    "opd": "on-policy distillation",
+    "opsd": "on-policy self-distillation",
 }
+NEED_TEACHER = frozenset({"sft_grpo", "opd"})
 WITHOUT_INTERVENTIONS = frozenset(METHODS) - {"mintrl"}  # every rollout is the policy's own
 
 
-def belongs_to(*methods: str, default: Any, help: str) -> Any:
-    """A setting of some methods: any value but its default is refused for all others."""
-    return field(default=default, metadata={"help": f"`method: {' | '.join(methods)}`: {help}", "methods": methods})
+# Setting -> the methods that follow it; all others refuse any value but its default.
+METHODS_OF = {
+    "teacher_model": ("sft_grpo", "opd"),
+    "teacher_base_url": ("sft_grpo",),
+    "sft_attempts": ("sft_grpo",),
+    "sft_only_right": ("sft_grpo",),
+    "sft_epochs": ("sft_grpo",),
+    "sft_learning_rate": ("sft_grpo",),
+    "sft_batch_size": ("sft_grpo",),
+    "divergence": ("opd", "opsd"),
+    "self_teacher": ("opsd",),
+    "skip_tokens": ("opsd",),
+}
+
+
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass
@@ -34,6 +52,32 @@ class MethodArguments:
         metadata={"help": "What to train with: " + ", ".join(f"`{name}` ({title})" for name, title in METHODS.items())},
     )
 
+    teacher_model: str | None = _setting(
+        None,
+        "`sft_grpo`, `opd`: the model that is learned from, a folder or hub id. For opd with the policy's tokenizer.",
+    )
+    teacher_base_url: str | None = _setting(
+        None, "`sft_grpo`: a vLLM server with the teacher. Unset: it writes in the training process."
+    )
+    sft_attempts: int = _setting(4, "`sft_grpo`: tries of the teacher at a problem, until one is right. At least 1.")
+    sft_only_right: bool = _setting(
+        True, "`sft_grpo`: learn from right solutions alone; else from the first of each problem that ended."
+    )
+    sft_epochs: int = _setting(1, "`sft_grpo`: passes over the teacher's solutions. At least 1.")
+    sft_learning_rate: float = _setting(1e-5, "`sft_grpo`: peak learning rate of that stage. Above 0.")
+    sft_batch_size: int = _setting(256, "`sft_grpo`: solutions of one update of that stage. At least 1.")
+    divergence: float | None = _setting(
+        None,
+        "`opd`, `opsd`: between policy and teacher at each token, from 0 to 1: 0 is KL(teacher || policy), 1 KL(policy "
+        "|| teacher), what lies between a generalised Jensen-Shannon divergence. Unset: 1 for opd, 0.5 for opsd.",
+    )
+    self_teacher: str = _setting(
+        "base", "`opsd`: whose weights read the solution, those of the initial policy (`base`) or the present (`live`)."
+    )
+    skip_tokens: int = _setting(
+        0, "`opsd`: tokens at the beginning of a response that are not learned from. At least 0."
+    )
+
     def check_method(self) -> None:
         """Refuse an unknown method, and settings of another one.
 
@@ -43,13 +87,26 @@ class MethodArguments:
         if self.method not in METHODS:
             raise ConfigError("method", self.method, f"one of {', '.join(METHODS)}", "pick one of them")
         for setting in fields(self):
-            methods = setting.metadata.get("methods")
-            if methods is None or self.method in methods or setting.default is MISSING:
-                continue
-            if getattr(self, setting.name) != setting.default:
+            methods = METHODS_OF.get(setting.name)
+            if methods is not None and self.method not in methods and getattr(self, setting.name) != setting.default:
                 allowed = f"unset for `method: {self.method}`; it belongs to {' and '.join(methods)}"
                 fix = f"remove `{setting.name}`, or set `method: {methods[0]}`"
                 raise ConfigError(setting.name, getattr(self, setting.name), allowed, fix)
+        if self.method in NEED_TEACHER and not self.teacher_model:
+            fix = "set `teacher_model: Qwen/Qwen3-4B-Instruct-2507`"
+            raise ConfigError("teacher_model", self.teacher_model, f"a model for `method: {self.method}`", fix)
+        share = self.divergence
+        if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1):
+            raise ConfigError("divergence", share, "a number from 0 to 1, or unset", "set `divergence: 1.0`")
+        if self.self_teacher not in ("base", "live"):
+            raise ConfigError("self_teacher", self.self_teacher, "base or live", "set `self_teacher: base`")
+        for name, least in (("skip_tokens", 0), ("sft_attempts", 1), ("sft_epochs", 1), ("sft_batch_size", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(name, value, f"a whole number of at least {least}", f"set `{name}: {least}` or more")
+        rate = self.sft_learning_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
+            raise ConfigError("sft_learning_rate", rate, "a number above 0", "set `sft_learning_rate: 1.0e-5`")
 
 
 def implied_settings(method: Any) -> dict[str, Any]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "mintrl": "mintrl",
     "grpo": "mintrl",
+    "sft_grpo": "sft_grpo",
+    "opd": "opd",
+    "opsd": "opsd",
 }
 
 
