@@ -21,7 +21,7 @@ from train_chains_base import SAMPLES, build_model, fit, pass_rates, response_lo
 from mintrl_trl.data import chains
 from mintrl_trl.data.chains import World
 
-WIDTH, MLP_WIDTH = 128, 640  # 626,944 weights; the base model has 133,120
+WIDTH, MLP_WIDTH = 128, 640  # 626,624 weights; the base model has 133,120
 ROWS, LEARNING_RATE = 64, 3e-3
 SLIP = 0.1  # chance that a value is wrong, in a solution that is trained on
 LINE_TOKENS = 4  # value, letter, operand, blank line

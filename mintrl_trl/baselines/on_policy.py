@@ -83,6 +83,7 @@ class OnPolicyRollouts:
         self.method, self.judge = method, None
         self.run_description: dict[str, Any] | None = None
         self.resumed_from: str | None = None
+        self.carried: dict[str, float] = {}  # nothing goes from update to update but what TRL saves
         self._rows: list[dict[str, Any]] = []  # of the generated batch that is being made
         self._losses = FiniteLosses()
         self.step_meter = StepMeter(self)
