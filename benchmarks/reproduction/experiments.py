@@ -1,0 +1,208 @@
+"""The experiments: which arms, on which seeds. A declarative list; it runs and judges nothing.
+
+Arms that share all settings share their runs (see `cells.py`), so an experiment may list again what another one has.
+"""
+
+from .cells import Arm, Experiment, Settings, settings
+
+THREE, TWO = (0, 1, 2), (0, 1)
+TEACHER = "models/chains_teacher"
+
+# The learning rate is constant and problems are fresh, so one long run is read off at several places: it may spend what
+# the judge's reading costs, and MInTRL's wall-clock.
+GRPO_UPDATES = 350
+GRPO = Arm("GRPO", "chains_grpo", settings(max_steps=GRPO_UPDATES), at=150)
+CONST, PROXY = Arm("MInTRL-Const", "quickstart"), Arm("MInTRL-Proxy", "chains_proxy")
+OPSD = Arm("OPSD", "chains_opsd")
+MENTOR = Arm("MENTOR", "chains_mentor")
+
+# A world in which interventions can fail: three or four misconceived entries on a problem's way, a judge whose values
+# are wrong now and then, and two optimizer steps per batch, so that the anchors differ by more than a bonus.
+HARD = settings(world="hard", judge_value_error_rate=0.1, updates_per_generation=2)
+HARD_WITHOUT_JUDGE = settings(world="hard", updates_per_generation=2)
+HARD_CONST = Arm("MInTRL-Const", "quickstart", HARD)
+
+
+def _hard(name: str, **changes: object) -> Arm:
+    """MInTRL-Const in the harder world with something changed."""
+    return Arm(name, "quickstart", HARD + settings(**changes))
+
+
+def _by_teacher(**more: object) -> Settings:
+    """A stronger small model judges: its verdict is the likelihood of a step, its corrections are sampled."""
+    return settings(judge="local", judge_model=TEACHER, **more)
+
+
+def _intensities(prefix: str, *more: tuple[str, object]) -> tuple[Arm, ...]:
+    """From one review and one token to four reviews and whole solutions."""
+    grid = ((1, 1), (2, 1), (4, 1), (4, 4), (4, 16), (4, 52))
+    return tuple(
+        Arm(
+            f"{prefix}, {reviews} x {tokens}",
+            "quickstart",
+            settings(max_reviews=reviews, correction_tokens=tokens) + more,
+        )
+        for reviews, tokens in grid
+    )
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        "table1",
+        "Table 1: all methods",
+        "Each method after 150 updates on the same problems, with the exact judge, or with a stronger small model as "
+        "teacher and expert. GRPO's longer run is what others are compared with at equal cost.",
+        (GRPO, Arm("SFT+GRPO", "chains_sft_grpo"), Arm("OPD", "chains_opd"), MENTOR, PROXY, CONST),
+        THREE,
+        quick=True,
+    ),
+    Experiment(
+        "harder",
+        "Table 1 in a harder world",
+        "Three or four misconceived entries on a problem's way, a tenth of the judge's values wrong, two optimizer "
+        "steps per batch: corrections fail, and the anchors can differ.",
+        (
+            Arm("GRPO", "chains_grpo", HARD_WITHOUT_JUDGE),
+            Arm("MInTRL-Proxy", "chains_proxy", HARD),
+            HARD_CONST,
+        ),
+        THREE,
+    ),
+    Experiment(
+        "table2",
+        "Table 2: self judge",
+        "The frozen base model judges and corrects, reading a reference solution that the policy does not see.",
+        (
+            GRPO,
+            OPSD,
+            Arm("MInTRL-Proxy, self judge", "chains_self_judge", settings(anchor="proxy")),
+            Arm("MInTRL-Const, self judge", "chains_self_judge"),
+        ),
+        TWO,
+        quick=True,
+    ),
+    Experiment(
+        "table4",
+        "Table 4: another judge",
+        "A stronger small model judges and corrects, from the question alone.",
+        (
+            GRPO,
+            Arm("MInTRL-Proxy, model as judge", "chains_proxy", _by_teacher()),
+            Arm("MInTRL-Const, model as judge", "quickstart", _by_teacher()),
+        ),
+        TWO,
+    ),
+    Experiment(
+        "table5",
+        "Table 5: cost against MENTOR",
+        "The shared intervention phase alone: equal updates and rollouts, the same expert, no evaluation in between.",
+        (
+            Arm("MENTOR", "chains_mentor", settings(max_steps=90, eval_every=0)),
+            Arm("MInTRL-Const", "quickstart", _by_teacher(max_steps=90, eval_every=0)),
+            Arm("MInTRL-Const, exact judge", "quickstart", settings(max_steps=90, eval_every=0)),
+        ),
+        TWO,
+    ),
+    Experiment(
+        "figure6",
+        "Figure 6: off-policy intensity",
+        "Reviews x tokens of a correction at most, with a perfect judge, and with one that writes a wrong value now "
+        "and then, so that longer corrections are wrong more often.",
+        (
+            Arm("no intervention", "quickstart", settings(max_reviews=0)),
+            *_intensities("perfect"),
+            *_intensities("imperfect", ("judge_value_error_rate", 0.2)),
+        ),
+        TWO,
+    ),
+    Experiment(
+        "ablations",
+        "Ablations",
+        "One setting of MInTRL-Const at a time, in the harder world.",
+        (
+            HARD_CONST,
+            _hard("baseline of all rollouts", baseline="pooled"),
+            _hard("kappa -0.05", kappa=-0.05),
+            _hard("kappa -1", kappa=-1.0),
+            _hard("kappa -4", kappa=-4.0),
+            _hard("beta2 0.01", beta2=1e-2, loss_scale=0.9615),
+            _hard("beta2 0.1", beta2=0.1, loss_scale=0.09615),
+            _hard("optimizer kept at the switch", reset_optimizer_at_switch=False),
+            _hard("30 updates of intervention", intervention_updates=30),
+            _hard("interventions to the end", intervention_updates=150),
+            Arm("anchor of the judge, model as judge", "quickstart", _by_teacher(anchor="judge")),
+        ),
+        TWO,
+    ),
+    Experiment(
+        "losses",
+        "Rollouts x loss",
+        "On-policy or semi-on-policy rollouts in phase 1, trained with GRPO or with the regression; and GRPO with "
+        "intervention tokens masked, or with truncated importance weights.",
+        (
+            GRPO,
+            Arm(
+                "on-policy, regression",
+                "quickstart",
+                settings(num_control=16, num_intervened=0),
+            ),
+            Arm("semi-on-policy, GRPO", "quickstart", settings(phase1_loss="grpo", baseline="pooled")),
+            Arm(
+                "semi-on-policy, GRPO, control baseline",
+                "quickstart",
+                settings(phase1_loss="grpo"),
+            ),
+            Arm(
+                "semi-on-policy, GRPO, masked",
+                "quickstart",
+                settings(phase1_loss="grpo", baseline="pooled", intervention_credit="masked"),
+            ),
+            Arm(
+                "semi-on-policy, GRPO, token weights",
+                "quickstart",
+                settings(phase1_loss="grpo", baseline="pooled", intervention_credit="token_weights"),
+            ),
+            Arm(
+                "semi-on-policy, GRPO, sequence weights",
+                "quickstart",
+                settings(phase1_loss="grpo", baseline="pooled", intervention_credit="sequence_weights"),
+            ),
+            CONST,
+        ),
+        TWO,
+        quick=True,
+    ),
+    Experiment(
+        "bonus",
+        "The constant anchor's bonus",
+        "Who gets what the constant anchor adds to an advantage, in the harder world.",
+        (
+            HARD_CONST,
+            _hard("intervention tokens alone", const_bonus="tokens"),
+            _hard("rewarded rollouts alone", const_bonus="successes"),
+            _hard("a constant of equal mean", const_bonus="equal"),
+            Arm("none (MInTRL-Proxy)", "chains_proxy", HARD),
+        ),
+        TWO,
+    ),
+    Experiment(
+        "questions",
+        "What of an intervention helps",
+        "The cut without the correction, the correction at a random place, the optimizer's reset without "
+        "interventions, and rewards that say nothing.",
+        (
+            CONST,
+            Arm("placebo: cut, no correction", "quickstart", settings(judge_variant="placebo")),
+            Arm("random cut", "quickstart", settings(judge_variant="random_cut")),
+            Arm("GRPO, optimizer reset", "chains_grpo", settings(reset_optimizer_at=90)),
+            GRPO,
+            *(
+                Arm(f"{name}, {reward} reward", recipe, settings(reward=reward))
+                for reward in ("random", "format")
+                for name, recipe in (("GRPO", "chains_grpo"), ("Proxy", "chains_proxy"), ("Const", "quickstart"))
+            ),
+        ),
+        TWO,
+        quick=True,
+    ),
+)
