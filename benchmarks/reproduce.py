@@ -10,6 +10,7 @@ stand under runs/reproduce/. Interrupt it as you like and start it again. It pri
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -57,7 +58,12 @@ def main() -> int:
         console.print(f"{len(missing)} of {len(cells)} cells to run: about {wall:.0f} min, {options.jobs} side by side")
         if options.plan:
             return 0
-        failed = execute_all(missing, runs, summaries, options.jobs, minutes, console)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the runs, too
+        try:
+            failed = execute_all(missing, runs, summaries, options.jobs, minutes, console)
+        except KeyboardInterrupt:
+            console.print("Interrupted. Finished cells are kept; start again to go on with the others.")
+            return 130
 
     page = write_page(experiments, read_summaries(summaries), docs, quick=options.quick)
     console.print(f"{page}: claims, verdicts and tables")

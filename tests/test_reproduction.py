@@ -25,7 +25,9 @@ from benchmarks.reproduction.quick import quick_experiments
 from benchmarks.reproduction.runner import Processes, execute, execute_all, expected_minutes
 from benchmarks.reproduction.scores import Results, Score, margin, matched, read
 from benchmarks.reproduction.summary import MAX_BYTES, judge_tokens, read_summaries, write_summary
-from mintrl_trl.recipe import parse_recipe
+from mintrl_trl.config_ablations import AblationConfig
+from mintrl_trl.config_checks import check_keys
+from mintrl_trl.recipe import PolicyArguments, RecipeArguments, parse_recipe
 
 CONST, GRPO = Arm("Const", "quickstart"), Arm("GRPO", "chains_grpo", settings(max_steps=300), at=150)
 EXPERIMENT = Experiment("table", "A table", "What is asked.", (GRPO, CONST), (0, 1))
@@ -96,16 +98,21 @@ def test_folder_name_is_readable(tmp_path):
 ARMS = {f"{e.name}/{arm.name}": arm for e in (*EXPERIMENTS, *quick_experiments()) for arm in e.arms}
 
 
-def test_every_recipe_exists():
-    assert {arm.recipe for arm in ARMS.values() if not arm.cell(0).known} == set()
+def test_every_arm_sets_what_recipes_know():
+    classes = (RecipeArguments, AblationConfig, PolicyArguments)
+    for arm in ARMS.values():
+        if arm.cell(0).known:
+            check_keys(arm.cell(0).resolved(), *classes)
+            assert arm.at is None or arm.at % arm.cell(0).resolved()["eval_every"] == 0
 
 
-@pytest.mark.parametrize("name", list(ARMS))
-def test_every_arm_is_a_command_line_that_recipes_accept(name, tmp_path):
-    _, config, *flags = ARMS[name].cell(0).command(tmp_path)
-    recipe = parse_recipe([config, *flags], default=tmp_path)
-    assert recipe.config.seed == 0
-    assert ARMS[name].at is None or ARMS[name].at % recipe.arguments.eval_every == 0
+@pytest.mark.slow
+def test_every_arm_is_a_command_line_that_recipes_accept(tmp_path):
+    cells = distinct(arm.cell(0) for arm in ARMS.values() if arm.cell(0).known)
+    assert len(cells) > 50
+    for cell in cells:
+        _, config, *flags = cell.command(tmp_path)
+        assert parse_recipe([config, *flags], default=tmp_path).config.max_steps == cell.updates, cell.label
 
 
 def test_every_claim_names_arms_that_exist():
@@ -266,17 +273,20 @@ def test_page_has_verdicts_tables_and_where_numbers_come_from(tmp_path):
     assert page.count("**not run**") + page.count("**not testable here**") == len(CLAIMS)
 
 
-def test_page_of_all_experiments_with_every_figure(tmp_path):
+@pytest.mark.slow
+def test_page_has_every_kind_of_figure(tmp_path):
     summaries = {}
-    for experiment in EXPERIMENTS:
+    experiments = [experiment for experiment in EXPERIMENTS if experiment.name in ("table1", "figure6", "bonus")]
+    for experiment in experiments:
         for cell, arm in ((arm.cell(seed), arm) for seed in experiment.seeds for arm in experiment.arms):
             if cell.known and cell.key not in summaries:
                 totals = {"mean/off_policy_share": 0.02, "step/seconds": 100.0}
                 evaluated = {0: 0.01, 150: 0.5, 300: 0.6}
                 summaries[cell.key] = summary_of(arm, cell.seed, evaluated, totals=totals)
-    page = write_page(EXPERIMENTS, summaries, tmp_path, quick=False).read_text(encoding="utf-8")
+    page = write_page(experiments, summaries, tmp_path, quick=False).read_text(encoding="utf-8")
     figures = sorted(path.name for path in (tmp_path / "reproduction").glob("*.png"))
-    assert len(figures) == 10
+    names = ["bonus_points", "figure6_intensity", "table1_dynamics", "table1_learning"]
+    assert figures == [f"{name}.png" for name in names]
     assert all(f"](reproduction/{name})" in page for name in figures)
 
 
@@ -303,6 +313,7 @@ def test_after_an_interruption_nothing_is_started(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_cell_trains_and_leaves_a_summary_that_is_not_made_twice(tmp_path):
     tiny = settings(
         max_steps=4, intervention_updates=2, eval_problems=4, eval_samples=2, eval_every=2, prompts_per_update=2

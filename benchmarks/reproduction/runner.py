@@ -44,6 +44,9 @@ class Processes:
             try:
                 return process.wait()
             finally:
+                if process.poll() is None:  # whatever interrupted the wait
+                    process.kill()
+                    process.wait()
                 with self._lock:
                     self._running.discard(process)
 
