@@ -65,7 +65,7 @@ def check_launch(config: Any, *, has_generator: bool = False) -> None:
         ConfigError: The local generator would need the whole model, and the launch shards it; or the optimizer's state
             is out of reach.
     """
-    sharded = _sharded_by(config)
+    sharded = sharded_by(config)
     if sharded is not None and config.generation == "local" and not has_generator:
         allowed = f"'vllm' under {sharded}, because no process holds the whole model"
         fix = "set use_vllm=True and start `vllm serve`, or launch with recipes/accelerate/ddp.yaml"
@@ -80,7 +80,7 @@ def check_launch(config: Any, *, has_generator: bool = False) -> None:
         raise ConfigError("dry_run_worst_case", True, allowed, fix)
 
 
-def _sharded_by(config: Any) -> str | None:
+def sharded_by(config: Any) -> str | None:
     """What spreads the parameters of one model over processes; `None` where each process holds all of them."""
     if config.fsdp or _is_set("ACCELERATE_USE_FSDP"):
         return "FSDP"

@@ -141,7 +141,7 @@ def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | N
     elif not folder.begun_by_evaluation and (older := folder.set_aside_older_run()) is not None:
         logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
     folder.trained_here, folder.begun_by_evaluation = True, False
-    left = {"review_windows": [], "judge_spent": [], "carried": trainer.carried}
+    left = {"review_windows": [], "judge_spent": [], "carried": {}}
     left = {name: state.get(name, nothing) for name, nothing in left.items()}
     if checkpoint is None:
         return None, left

@@ -43,9 +43,10 @@ def decoder(**options) -> MixedDecoder:
 
 
 def decode(todo, gamma, **options):
-    made = decoder(**options)
-    made.decode(todo, gamma, lambda tokens, ended: None)
-    return made
+    heard = []
+    work = decoder(**options).decode(todo, gamma, lambda tokens, ended: heard.append((tokens, ended)))
+    assert tuple(map(sum, zip(*heard, strict=True))) == (sum(len(row.ids) for row in todo), len(todo))
+    return work
 
 
 @torch.no_grad()
@@ -123,12 +124,16 @@ def test_frequencies_are_those_of_the_mixture():
     assert share == pytest.approx(distance, abs=0.03)
 
 
-def test_passes_and_drafts_are_counted():
+def test_work_is_counted():
     plain, drafted = (decode(rows([(1, 5)] * 3), 1e12, draft_tokens=k) for k in (1, 4))
-    assert plain.models.forwards[STUDENT] == plain.models.forwards[EXPERT]
-    assert drafted.models.forwards[EXPERT] < plain.models.forwards[EXPERT]
-    assert plain.counts.drafted == plain.counts.judged == plain.counts.taken
-    assert drafted.counts.judged == plain.counts.judged and drafted.counts.drafted >= drafted.counts.judged
+    tokens = plain.judged
+    assert plain.drafted == plain.taken == tokens == drafted.judged == drafted.taken
+    assert plain.passes[STUDENT] == plain.passes[EXPERT] and drafted.passes[EXPERT] < plain.passes[EXPERT]
+    assert drafted.passes[STUDENT] >= plain.passes[STUDENT] and drafted.drafted >= tokens
+    assert plain.positions == {STUDENT: 2 + tokens, EXPERT: 3 + tokens}  # one prompt, read once, and a token a step
+    assert plain.weight < 1e-9
+    followed = decode(rows([(1, 5)] * 3), 1e-9, draft_tokens=4)
+    assert followed.weight == followed.judged and followed.taken < followed.judged
 
 
 def test_the_expert_gives_no_weight_to_ids_that_spell_nothing():

@@ -12,7 +12,7 @@ no text. Invariant: between rounds both caches hold exactly the tokens before a 
 Letters: B rows being decoded, K drafts, V tokens of the vocabulary.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -54,20 +54,24 @@ class MixedRow:
 
 
 @dataclass
-class MixingCounts:
-    """What a decoder did so far.
+class MixingWork:
+    """What it took to decode some rows.
 
     Args:
-        drafted (`int`): Tokens that the student drew for rows.
+        drafted (`int`): Tokens that the student drew for them.
         judged (`int`): Of these, those up to the first refused one of each round.
         taken (`int`): Of these, those that stayed.
         weight (`float`): Sum of the expert's weights over the judged ones.
+        passes (`Counter[Weights]`): Forward passes of each model.
+        positions (`Counter[Weights]`): Tokens in these passes, prompts and padding included.
     """
 
     drafted: int = 0
     judged: int = 0
     taken: int = 0
     weight: float = 0.0
+    passes: Counter[Weights] = field(default_factory=Counter)
+    positions: Counter[Weights] = field(default_factory=Counter)
 
 
 class MixedDecoder:
@@ -94,12 +98,12 @@ class MixedDecoder:
         draft_tokens: int = 4,
         max_batch: int = 256,
     ):
-        self.models, self.counts = models, MixingCounts()
+        self._models = models
         self._end_ids, self._pad_id, self._shared_ids = frozenset(end_ids), pad_id, shared_ids
         self._temperature, self._draft_tokens, self._max_batch = temperature, draft_tokens, max_batch
 
     @torch.no_grad()
-    def decode(self, rows: Sequence[MixedRow], gamma: float, on_tokens: Callable[[int, int], None]) -> None:
+    def decode(self, rows: Sequence[MixedRow], gamma: float, on_tokens: Callable[[int, int], None]) -> MixingWork:
         """Fill in the responses of `rows`, which are new.
 
         Args:
@@ -108,20 +112,27 @@ class MixedDecoder:
             on_tokens (`Callable[[int, int], None]`): Called after every round with the tokens that came and the rows
                 that ended.
 
+        Returns:
+            [`MixingWork`].
+
         Raises:
             GenerationError: Logits of a model are not finite.
         """
-        waiting, batch = deque(rows), _Batch(self.models, self._pad_id)
-        with self.models.lent():
+        waiting, batch, work = deque(rows), _Batch(self._models, self._pad_id), MixingWork()
+        passes, positions = self._models.forwards.copy(), self._models.positions.copy()
+        with self._models.lent():
             while waiting or batch.rows:
                 if room := self._max_batch - len(batch.rows):
                     batch.admit([waiting.popleft() for _ in range(min(room, len(waiting)))])
-                tokens, ended = self._round(batch, gamma)
+                judged = work.judged
+                ended = self._round(batch, gamma, work)
                 batch.remove(ended)
-                on_tokens(tokens, len(ended))
+                on_tokens(work.judged - judged, len(ended))
+        work.passes, work.positions = self._models.forwards - passes, self._models.positions - positions
+        return work
 
-    def _round(self, batch: "_Batch", gamma: float) -> tuple[int, list[int]]:
-        """Up to K tokens for every row. Returns how many came, and the places of the rows that ended, ascending."""
+    def _round(self, batch: "_Batch", gamma: float, work: MixingWork) -> list[int]:
+        """Up to K tokens for every row. Returns the places of the rows that ended, ascending."""
         drafts, student_logits, positions = self._draft(batch)
         pending = torch.stack([batch.newest[EXPERT], *drafts[:-1]], dim=1)  # (B, K)
         expert_logits = self._logits(batch, EXPERT, pending)  # (B, K, V)
@@ -139,10 +150,11 @@ class MixedDecoder:
         kept = torch.stack(taken, dim=1).long().cumprod(dim=1).sum(dim=1)  # (B,) drafts before the first refused one
         ids, logps = torch.stack(drafts, dim=1), torch.stack(draft_logps, dim=1)  # (B, K)
         self._replace(batch, kept, student_logits, expert_logits, positions, ids, logps)
-        return self._hand_out(batch, kept, ids, logps, torch.stack(weights, dim=1))
+        work.drafted += ids.numel()
+        return self._hand_out(batch, kept, ids, logps, torch.stack(weights, dim=1), work)
 
     def _draft(self, batch: "_Batch") -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """The student goes on alone: K ids (B,), the logits (B, V) each was drawn from, the positions (B,) of the first."""
+        """The student goes on alone: K ids (B,), the logits (B, V) they are drawn from, positions (B,) of the first."""
         positions = batch.lengths[STUDENT] + 1  # tokens before the one that is drawn, the newest included
         drafts, logits, newest = [], [], batch.newest[STUDENT]
         for k in range(self._draft_tokens):
@@ -151,7 +163,6 @@ class MixedDecoder:
             if not logps.isfinite().all():
                 raise GenerationError("the model's logits are not finite; its weights may have diverged")
             drafts.append(newest)
-        self.counts.drafted += len(batch.rows) * self._draft_tokens
         return drafts, logits, positions
 
     def _replace(
@@ -179,11 +190,11 @@ class MixedDecoder:
             raise GenerationError("the expert's logits are not finite, or give no weight to any token they share")
 
     def _hand_out(
-        self, batch: "_Batch", kept: Tensor, ids: Tensor, logps: Tensor, weights: Tensor
-    ) -> tuple[int, list[int]]:
+        self, batch: "_Batch", kept: Tensor, ids: Tensor, logps: Tensor, weights: Tensor, work: MixingWork
+    ) -> list[int]:
         """Give each row its tokens, up to its end, and forget what was drafted beyond them."""
         drafts = self._draft_tokens
-        given, ended, total = [], [], 0
+        given, ended = [], []
         columns = zip(batch.rows, kept.tolist(), ids.tolist(), logps.tolist(), weights.tolist(), strict=True)
         for place, (row, number, row_ids, row_logps, row_weights) in enumerate(columns):
             count = min(number + 1, drafts, row.max_tokens - len(row.ids))
@@ -192,20 +203,19 @@ class MixedDecoder:
             row.logps += row_logps[:count]
             row.by_expert += [k == number for k in range(count)]
             given.append(count)
-            total += count
-            self.counts.judged += count
-            self.counts.taken += min(count, number)
-            self.counts.weight += sum(row_weights[:count])
+            work.judged += count
+            work.taken += min(count, number)
+            work.weight += sum(row_weights[:count])
             if len(row.ids) == row.max_tokens or row.ids[-1] in self._end_ids:
                 ended.append(place)
         batch.go_on(torch.tensor(given, device=ids.device), ids)
-        return total, ended
+        return ended
 
     def _logits(self, batch: "_Batch", kind: Weights, ids: Tensor) -> Tensor:
         """Logits (B, T, V) after each of `ids` (B, T), which go into the cache."""
         mask, positions = batch.places(kind, ids.shape[1])
-        self.models.use(kind)
-        logits = self.models.logits(kind, ids, mask, positions, batch.caches[kind], keep=ids.shape[1])
+        self._models.use(kind)
+        logits = self._models.logits(kind, ids, mask, positions, batch.caches[kind], keep=ids.shape[1])
         batch.read[kind] += ids.shape[1]
         return logits
 
