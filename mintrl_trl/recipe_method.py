@@ -19,14 +19,15 @@ METHODS = {
     "sft_grpo": "SFT on a teacher's solutions, then GRPO",
     "opd": "on-policy distillation",
     "opsd": "on-policy self-distillation",
+    "mentor": "MENTOR: an expert writes along",
 }
-NEED_TEACHER = frozenset({"sft_grpo", "opd"})
-WITHOUT_INTERVENTIONS = frozenset(METHODS) - {"mintrl"}  # every rollout is the policy's own
+NEED_TEACHER = frozenset({"sft_grpo", "opd", "mentor"})
+WITHOUT_INTERVENTIONS = frozenset(METHODS) - {"mintrl", "mentor"}  # every rollout is the policy's own
 
 
 # Setting -> the methods that follow it; all others refuse any value but its default.
 METHODS_OF = {
-    "teacher_model": ("sft_grpo", "opd"),
+    "teacher_model": ("sft_grpo", "opd", "mentor"),
     "teacher_base_url": ("sft_grpo",),
     "sft_attempts": ("sft_grpo",),
     "sft_only_right": ("sft_grpo",),
@@ -36,6 +37,11 @@ METHODS_OF = {
     "divergence": ("opd", "opsd"),
     "self_teacher": ("opsd",),
     "skip_tokens": ("opsd",),
+    "draft_tokens": ("mentor",),
+    "mentor_alpha": ("mentor",),
+    "entropy_quantile": ("mentor",),
+    "gamma_floor": ("mentor",),
+    "reward_range": ("mentor",),
 }
 
 
@@ -54,7 +60,8 @@ class MethodArguments:
 
     teacher_model: str | None = _setting(
         None,
-        "`sft_grpo`, `opd`: the model that is learned from, a folder or hub id. For opd with the policy's tokenizer.",
+        "`sft_grpo`, `opd`, `mentor`: the model that is learned from, or writes along; a folder or hub id. For opd and "
+        "mentor with the policy's tokenizer.",
     )
     teacher_base_url: str | None = _setting(
         None, "`sft_grpo`: a vLLM server with the teacher. Unset: it writes in the training process."
@@ -77,6 +84,23 @@ class MethodArguments:
     skip_tokens: int = _setting(
         0, "`opsd`: tokens at the beginning of a response that are not learned from. At least 0."
     )
+
+    draft_tokens: int = _setting(
+        4,
+        "`mentor`: tokens that the policy drafts before the expert reads them. 1 is plain mixing; more makes fewer "
+        "passes and the same rollouts. At least 1.",
+    )
+    mentor_alpha: float = _setting(
+        1.0,
+        "`mentor`: weight of mixed rollouts' advantages at first; 0 from update `intervention_updates` on. At least 0.",
+    )
+    entropy_quantile: float = _setting(
+        0.95, "`mentor`: quantile of the policy's token entropies from which on the expert decides. From 0 to 1."
+    )
+    gamma_floor: float = _setting(
+        0.0, "`mentor`: that entropy at least, in nats; MENTOR's released code has 1.5. At least 0."
+    )
+    reward_range: float = _setting(1.0, "`mentor`: largest minus smallest reward of the task. Above 0.")
 
     def check_method(self) -> None:
         """Refuse an unknown method, and settings of another one.
@@ -111,6 +135,8 @@ class MethodArguments:
 
 def implied_settings(method: Any) -> dict[str, Any]:
     """Trainer's settings that a method brings along, unless the recipe says otherwise."""
+    if method == "mentor":
+        return {"max_reviews": 0, "epsilon_high": 0.28}
     return {"intervention_updates": 0} if isinstance(method, str) and method in WITHOUT_INTERVENTIONS else {}
 
 

@@ -19,6 +19,7 @@ _MODULES = {
     "sft_grpo": "sft_grpo",
     "opd": "opd",
     "opsd": "opsd",
+    "mentor": "mentor",
 }
 
 

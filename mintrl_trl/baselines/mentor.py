@@ -23,14 +23,14 @@ which the next update needs, is the same in all processes and part of a checkpoi
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from trl import get_peft_config, get_quantization_config
 
 from .. import trl_seams
@@ -39,9 +39,9 @@ from ..checkpoint_state import describe_run
 from ..config import MInTRLConfig
 from ..config_combinations import sharded_by
 from ..errors import ConfigError
-from ..evaluation import EvalProblem
 from ..generation.lent_model import LentModel
 from ..objective.metrics import Totals
+from ..reporting.console import ConsoleCallback
 from ..reporting.live import LiveProgress
 from ..rollouts.progress import Tally
 from ..rollouts.rollout import Author, Role, Rollout, RolloutRequest, Span, StopReason
@@ -50,6 +50,7 @@ from ..trainer import MInTRLTrainer
 from ..training_rows import load_tokenizer
 from .mentor_decoding import EXPERT, STUDENT, MixedDecoder, MixedRow, MixingWork
 from .mentor_mixing import FIRST_GAMMA, alpha, mentor_advantages, quantile
+from .teacher import load_teacher_tokenizer, loading_of, render_prompts, spell_alike
 
 if TYPE_CHECKING:
     from ..recipe import Recipe
@@ -61,7 +62,7 @@ class MentorSettings:
     """What MENTOR needs beside the trainer's settings; the defaults are its paper's.
 
     Args:
-        initial_alpha (`float`, *optional*, defaults to 1.0): alpha of the first update; it falls to 0. At least 0.
+        mentor_alpha (`float`, *optional*, defaults to 1.0): alpha of the first update; it falls to 0. At least 0.
         entropy_quantile (`float`, *optional*, defaults to 0.95): Which quantile of the policy's token entropies in the
             on-policy rollouts of an update is the next one's gamma. In [0, 1].
         gamma_floor (`float`, *optional*, defaults to 0.0): gamma at least, in nats; MENTOR's released code has 1.5.
@@ -73,7 +74,7 @@ class MentorSettings:
         ConfigError: A number is out of its range.
     """
 
-    initial_alpha: float = 1.0
+    mentor_alpha: float = 1.0
     entropy_quantile: float = 0.95
     gamma_floor: float = 0.0
     reward_range: float = 1.0
@@ -81,7 +82,7 @@ class MentorSettings:
 
     def __post_init__(self):
         for name, good, allowed in (
-            ("initial_alpha", self.initial_alpha >= 0, "at least 0"),
+            ("mentor_alpha", self.mentor_alpha >= 0, "at least 0"),
             ("entropy_quantile", 0 <= self.entropy_quantile <= 1, "from 0 to 1"),
             ("gamma_floor", self.gamma_floor >= 0, "at least 0, in nats"),
             ("reward_range", self.reward_range > 0, "above 0"),
@@ -124,17 +125,18 @@ class MentorTrainer(MInTRLTrainer):
         _check(args)
         tokenizer = options.get("processing_class") or load_tokenizer(model, args)
         if expert_tokenizer is None and isinstance(expert, str):
-            expert_tokenizer = _load(AutoTokenizer, expert, trust_remote_code=args.trust_remote_code)
+            expert_tokenizer = load_teacher_tokenizer(expert)
         self.expert_tokenizer = expert_tokenizer if expert_tokenizer is not None else tokenizer
-        _check_same_words(tokenizer, self.expert_tokenizer)
+        if not spell_alike(tokenizer, self.expert_tokenizer):
+            allowed = "a model with the policy's vocabulary: both write one text, token by token"
+            name = self.expert_tokenizer.name_or_path
+            raise ConfigError("teacher_model", name, allowed, "take an expert of the policy's own family")
         # The entropy is measured on all on-policy rollouts, so none of them is cut short where it has no gradient.
         args.entropy_sample = max(args.entropy_sample, args.prompts_per_update * args.num_control)
         super().__init__(model, reward_funcs, args, train_dataset, **options | {"processing_class": tokenizer})
         self.settings = settings if settings is not None else MentorSettings()
         self.schedule = Schedule(args.num_control, args.num_intervened, max(args.intervention_updates - 1, 0))
-        if isinstance(expert, str):
-            dtype = torch.bfloat16 if args.bf16 else torch.float32
-            expert = _load(AutoModelForCausalLM, expert, dtype=dtype, trust_remote_code=args.trust_remote_code)
+        expert = _load(expert, args) if isinstance(expert, str) else expert
         self.expert = expert.eval().requires_grad_(False).to(self.accelerator.device)
         _check_same_ends(self.eos_token_ids, self.expert)
         student = self.accelerator.unwrap_model(self.model)
@@ -143,11 +145,15 @@ class MentorTrainer(MInTRLTrainer):
             models,
             end_ids=self.eos_token_ids,
             pad_id=tokenizer.pad_token_id,
-            shared_ids=min(len(tokenizer), models.vocabulary_size, self.expert.config.get_text_config().vocab_size),
+            shared_ids=min(
+                len(tokenizer), len(self.expert_tokenizer), self.expert.get_input_embeddings().num_embeddings
+            ),
             temperature=args.temperature,
             draft_tokens=self.settings.draft_tokens,
             max_batch=args.local_max_batch,
         )
+        self.remove_callback(ConsoleCallback)
+        self.add_callback(ConsoleCallback(self.schedule.intervention_updates, first_phase="mixed"))
         self._mixing, self._mixed_seconds = Totals(), 0.0
         self._entropies: list[Tensor] = []  # of the micro-batches of an update
         if self.accelerator.is_main_process:
@@ -206,8 +212,8 @@ class MentorTrainer(MInTRLTrainer):
 
     def _expert_prompt(self, row: dict[str, Any]) -> tuple[int, ...]:
         """A row's prompt as the expert's own template renders it."""
-        kwargs = self.args.chat_template_kwargs
-        return EvalProblem.from_row(row, self.expert_tokenizer, chat_template_kwargs=kwargs).prompt_ids
+        (ids,) = render_prompts([row["prompt"]], self.expert_tokenizer, self.args.chat_template_kwargs)
+        return tuple(ids)
 
     def _rollout(self, request: RolloutRequest, row: MixedRow) -> Rollout:
         spans, start = [], 0
@@ -230,7 +236,7 @@ class MentorTrainer(MInTRLTrainer):
         if batch.phase is Phase.ON_POLICY:
             return {}
         settings = self.settings
-        weight = alpha(batch.update + 1, settings.initial_alpha, self.args.intervention_updates)
+        weight = alpha(batch.update + 1, settings.mentor_alpha, self.args.intervention_updates)
         advantages = mentor_advantages(
             batch.rewards, is_control, self.num_generations, alpha=weight, reward_range=settings.reward_range
         )
@@ -265,19 +271,13 @@ class MentorTrainer(MInTRLTrainer):
 def build(recipe: "Recipe", task: "Task") -> MentorTrainer:
     """The trainer of a recipe with `method: mentor`."""
     arguments = recipe.arguments
-    settings = MentorSettings(
-        initial_alpha=arguments.mentor_alpha,
-        entropy_quantile=arguments.entropy_quantile,
-        gamma_floor=arguments.gamma_floor,
-        reward_range=arguments.reward_range,
-        draft_tokens=arguments.draft_tokens,
-    )
+    settings = MentorSettings(**{field.name: getattr(arguments, field.name) for field in fields(MentorSettings)})
     return MentorTrainer(
         task.model,
         reward_funcs=task.reward,
         args=recipe.config,
         train_dataset=task.rows,
-        expert=arguments.expert,
+        expert=arguments.teacher_model,
         settings=settings,
         peft_config=get_peft_config(recipe.policy),
         quantization_config=get_quantization_config(recipe.policy),
@@ -314,24 +314,14 @@ def _check(args: MInTRLConfig) -> None:
         raise ConfigError("method", "mentor", allowed, "launch with recipes/accelerate/ddp.yaml")
 
 
-def _load(kind: Any, expert: str, **options: Any) -> Any:
+def _load(expert: str, args: MInTRLConfig) -> PreTrainedModel:
+    loading = loading_of(args, (args.model_init_kwargs or {}).get("attn_implementation"))
     try:
-        return kind.from_pretrained(expert, **options)
+        return AutoModelForCausalLM.from_pretrained(expert, trust_remote_code=args.trust_remote_code, **loading)
     except (OSError, ValueError) as error:
         why = str(error).strip().partition("\n")[0]
         allowed = f"a folder or hub id of a causal language model ({why})"
-        raise ConfigError("expert", expert, allowed, "correct the path or id") from error
-
-
-def _check_same_words(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> None:
-    """Both models speak of the same tokens by the same ids."""
-    if tokenizer is other:
-        return
-    ours, theirs = tokenizer.get_vocab(), other.get_vocab()
-    differing = sorted(word for word in ours.keys() | theirs.keys() if ours.get(word) != theirs.get(word))
-    if differing:
-        allowed = f"a model with the policy's vocabulary; {len(differing)} tokens differ, such as {differing[0]!r}"
-        raise ConfigError("expert", other.name_or_path, allowed, "take an expert of the policy's own family")
+        raise ConfigError("teacher_model", expert, allowed, "correct the path or id") from error
 
 
 def _check_same_ends(end_ids: Sequence[int], expert: PreTrainedModel) -> None:
@@ -340,4 +330,4 @@ def _check_same_ends(end_ids: Sequence[int], expert: PreTrainedModel) -> None:
     ends = {ends} if isinstance(ends, int) else set(ends or ())
     if foreign := ends - set(end_ids):
         allowed = f"a model that ends its answers as the policy does, with {sorted(end_ids)}; it has {sorted(foreign)}"
-        raise ConfigError("expert", expert.config.name_or_path, allowed, "set the policy's eos_token_id to both")
+        raise ConfigError("teacher_model", expert.config.name_or_path, allowed, "set the policy's eos_token_id to both")
