@@ -1,17 +1,26 @@
 """MENTOR's trainer on tiny models: who writes what, advantages of both kinds, gamma, the end of mixing, refusals."""
 
+import json
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from mintrl_trl import ConfigError, MInTRLConfig
+from mintrl_trl.baselines import build_trainer
 from mintrl_trl.baselines.mentor import MentorSettings, MentorTrainer
 from mintrl_trl.baselines.mentor_mixing import FIRST_GAMMA, alpha
-from mintrl_trl.data.chains import build_tokenizer
+from mintrl_trl.data.chains import base_model_path, build_tokenizer
+from mintrl_trl.recipe import parse_recipe
 from mintrl_trl.rollouts.rollout import Author, Role
+from mintrl_trl.tasks import build_task
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.trainers import ROWS, settings, weights
+
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def small_settings(**overrides) -> dict:
@@ -164,6 +173,34 @@ def test_a_run_that_goes_on_knows_gamma(tmp_path):
     ]
     for name, weight in weights(whole).items():
         assert torch.equal(weight, weights(resumed)[name]), name
+
+
+def test_a_recipe_brings_what_mentor_needs():
+    recipe = parse_recipe(["--config", str(RECIPES / "chains_mentor.yaml"), "--draft_tokens", "1"], default=RECIPES)
+    config = recipe.config
+    assert (config.max_reviews, config.needs_judge, config.epsilon_high) == (0, False, 0.28)
+    assert (config.schedule().num_control, config.num_intervened, config.intervention_updates) == (8, 8, 90)
+    named = {field.name: getattr(recipe.arguments, field.name) for field in fields(MentorSettings)}
+    assert MentorSettings(**named) == MentorSettings(draft_tokens=1)
+    with pytest.raises(ConfigError, match="teacher_model"):
+        parse_recipe(["--task", "chains", "--method", "mentor"], default=RECIPES / "chains_grpo.yaml")
+
+
+@pytest.mark.slow
+def test_the_recipe_of_the_small_world(tmp_path, monkeypatch):
+    """Two updates, one of each phase, with the base model as its own expert, which then never contradicts it."""
+    monkeypatch.chdir(tmp_path)
+    short = {"max_steps": 3, "intervention_updates": 2, "prompts_per_update": 2, "per_device_train_batch_size": 32}
+    flags = short | {"eval_problems": 4, "teacher_model": base_model_path(), "output_dir": tmp_path / "run"}
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    recipe = parse_recipe(["--config", str(RECIPES / "chains_mentor.yaml"), *words], default=RECIPES)
+    trainer = build_trainer(recipe, build_task(recipe))
+    trainer.train()
+    trainer.close()
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    (first,) = (line for line in metrics if "mentor/gamma" in line)
+    assert first["mentor/taken"] > 0.999 and first["off_policy_share"] < 0.001  # but for rounding
+    assert any("rewards/control" in line and line["update"] == 3 for line in metrics)
 
 
 @pytest.mark.parametrize(

@@ -331,6 +331,7 @@ def test_any_text_is_a_mapping_or_a_config_error(tmp_path_factory, text):
 # Prompts x group of an update, and its rows per forward pass x passes, as their files promise.
 SIZES = {
     "chains_grpo": (8, 16, 128, 1),
+    "chains_mentor": (8, 16, 128, 1),
     "chains_opd": (8, 16, 128, 1),
     "chains_opsd": (8, 16, 128, 1),
     "chains_sft_grpo": (8, 16, 128, 1),
@@ -342,6 +343,7 @@ SIZES = {
     "math_qwen3_1.7b": (32, 16, 1, 512),
     "math_qwen3_1.7b_deepseek": (32, 16, 1, 512),
     "math_qwen3_1.7b_grpo": (32, 16, 1, 512),
+    "math_qwen3_1.7b_mentor": (32, 16, 1, 512),
     "math_qwen3_1.7b_opd": (32, 16, 1, 512),
     "math_qwen3_1.7b_sft_grpo": (32, 16, 1, 512),
     "math_qwen3_4b_opsd": (32, 16, 1, 512),
