@@ -12,17 +12,14 @@ stand under runs/reproduce/. Interrupt it as you like and start it again. It pri
 import argparse
 import signal
 import sys
-from pathlib import Path
 
 from reproduction.cells import Experiment, distinct
 from reproduction.experiments import EXPERIMENTS
 from reproduction.page import write_page
 from reproduction.quick import quick_experiments
-from reproduction.runner import execute_all, expected_minutes, plan_table
+from reproduction.runner import ROOT, execute_all, expected_minutes, make_models, plan_table
 from reproduction.summary import read_summaries
 from rich.console import Console
-
-ROOT = Path(__file__).parents[1]
 
 
 def main() -> int:
@@ -60,6 +57,7 @@ def main() -> int:
             return 0
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the runs, too
         try:
+            make_models(missing, console)
             failed = execute_all(missing, runs, summaries, options.jobs, minutes, console)
         except KeyboardInterrupt:
             console.print("Interrupted. Finished cells are kept; start again to go on with the others.")

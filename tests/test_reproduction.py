@@ -24,7 +24,7 @@ from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.quick import quick_experiments
 from benchmarks.reproduction.runner import Processes, execute, execute_all, expected_minutes
 from benchmarks.reproduction.scores import Results, Score, margin, matched, read
-from benchmarks.reproduction.summary import MAX_BYTES, judge_tokens, read_summaries, write_summary
+from benchmarks.reproduction.summary import MAX_BYTES, JudgeWork, judge_work, read_summaries, write_summary
 from mintrl_trl.config_ablations import AblationConfig
 from mintrl_trl.config_checks import check_keys
 from mintrl_trl.recipe import PolicyArguments, RecipeArguments, parse_recipe
@@ -57,7 +57,7 @@ def summary_of(arm: Arm, seed: int, hard: dict[int, float], **changes) -> dict:
             for update, value in hard.items()
         ],
         "curves": {"rewards/control": [[75, 0.4], [150, 0.6]], "intervention/nll": [[30, 6.0], [90, 2.0]]},
-        "totals": {"tokens/policy": 900000.0, "tokens/judge": 600000.0, "step/seconds": 300.0},
+        "totals": {"tokens/policy": 900000.0, "judge/read": 600000.0, "step/seconds": 300.0},
     } | changes
 
 
@@ -247,9 +247,9 @@ def test_tokens_of_a_judge_that_is_a_model_by_hand(tmp_path):
     (tmp_path / "rollouts.jsonl").write_text(
         json.dumps(record) + "\n" + json.dumps(record | {"reviews": []}) + "\n", encoding="utf-8"
     )
-    # five tokens of prompt: 5 + 16, then 5 + 32, then 5 + 20 + 1
-    assert judge_tokens(tmp_path / "rollouts.jsonl") == {3: 21 + 37 + 26}
-    assert judge_tokens(tmp_path / "none.jsonl") == {}
+    # five tokens of prompt: 5 + 16, then 5 + 32, then 5 + 20
+    assert judge_work(tmp_path / "rollouts.jsonl") == {3: JudgeWork(2, 1, read=21 + 37 + 25, written=1)}
+    assert judge_work(tmp_path / "none.jsonl") == {}
 
 
 def test_minutes_are_measured_or_taken_from_runs_of_the_same_recipe():
@@ -265,7 +265,7 @@ def test_page_has_verdicts_tables_and_where_numbers_come_from(tmp_path):
     page = write_page([EXPERIMENT], summaries, tmp_path, quick=False).read_text(encoding="utf-8")
     assert "4 of 4 runs are there, 0.1 hours" in page
     assert (
-        "| GRPO | 11.0 ± 1.4 % | 22.0 ± 2.8 % | 11.0 ± 1.4 % | 22.0 ± 2.8 % | 11.0 ± 1.4 % | - | 150 | 5,000 | 2.0 |"
+        "| GRPO | 11.0 ± 1.4 % | 22.0 ± 2.8 % | 11.0 ± 1.4 % | 22.0 ± 2.8 % | 11.0 ± 1.4 % | - | 150 | 5,000 | 1.0 |"
         in page
     )
     assert "| base model | 1.0 % |" in page
@@ -323,6 +323,6 @@ def test_cell_trains_and_leaves_a_summary_that_is_not_made_twice(tmp_path):
     assert read_summaries(tmp_path / "summaries") == {cell.key: summary}
     assert [line["update"] for line in summary["evaluations"]] == [0, 2, 4]
     assert summary["evaluations"][-1]["tokens/sampled"] >= 4 * 32 * 50
-    assert summary["totals"]["tokens/judge"] > 0
+    assert summary["totals"]["judge/read"] > summary["totals"]["judge/reviews"] * 19
     assert set(summary["curves"]) >= {"rewards/control", "rewards/intervened", "entropy/sample", "step/seconds"}
     assert len(json.dumps(summary)) < MAX_BYTES / 2

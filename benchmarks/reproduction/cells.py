@@ -58,6 +58,12 @@ class Cell:
         return _recipe(self.recipe) | dict(self.overrides) | {"seed": self.seed}
 
     @property
+    def models(self) -> set[str]:
+        """Folders of models that the run needs, made beforehand."""
+        named = {self.resolved().get(name) for name in ("teacher_model", "judge_model", "model_name_or_path")}
+        return {model for model in named if model is not None}
+
+    @property
     def updates(self) -> int:
         """Optimizer steps of the run."""
         return int(self.resolved()["max_steps"])

@@ -78,7 +78,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Figure 3a",
         "MInTRL reaches a higher training reward than GRPO.",
         higher([CONST, PROXY], [GRPO], "rewards/control:last"),
-        "higher mean reward of control rollouts in the last fifth of the updates (GRPO's of a longer run)",
+        "higher mean reward of control rollouts in the last fifth of the updates",
     ),
     Claim(
         "Figure 3b",
@@ -90,7 +90,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Figure 3c",
         "MInTRL keeps a higher entropy than GRPO.",
         higher([CONST, PROXY], [GRPO], "entropy/sample:last", share=False),
-        "higher entropy per token in the last fifth of the updates (GRPO's of a longer run)",
+        "higher entropy per token in the last fifth of the updates",
     ),
     Claim(
         "Figure 4b",

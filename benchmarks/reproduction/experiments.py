@@ -3,10 +3,10 @@
 Arms that share all settings share their runs (see `cells.py`), so an experiment may list again what another one has.
 """
 
-from .cells import Arm, Experiment, Settings, settings
+from .cells import Arm, Experiment, settings
 
 THREE, TWO = (0, 1, 2), (0, 1)
-TEACHER = "models/chains_teacher"
+TWO_STEPS = settings(updates_per_generation=2)
 
 # The learning rate is constant and problems are fresh, so one long run is read off at several places: it may spend what
 # the judge's reading costs, and MInTRL's wall-clock.
@@ -16,21 +16,15 @@ CONST, PROXY = Arm("MInTRL-Const", "quickstart"), Arm("MInTRL-Proxy", "chains_pr
 OPSD = Arm("OPSD", "chains_opsd")
 MENTOR = Arm("MENTOR", "chains_mentor")
 
-# A world in which interventions can fail: three or four misconceived entries on a problem's way, a judge whose values
-# are wrong now and then, and two optimizer steps per batch, so that the anchors differ by more than a bonus.
-HARD = settings(world="hard", judge_value_error_rate=0.1, updates_per_generation=2)
-HARD_WITHOUT_JUDGE = settings(world="hard", updates_per_generation=2)
-HARD_CONST = Arm("MInTRL-Const", "quickstart", HARD)
+# A world in which most corrected rollouts fail; see the recipe's head for why beta2 is larger there.
+HARD_GRPO = Arm("GRPO", "chains_grpo", settings(world="hard"))
+HARD_CONST, HARD_PROXY = Arm("MInTRL-Const", "chains_hard_const"), Arm("MInTRL-Proxy", "chains_hard_proxy")
+BY_MODEL = Arm("MInTRL-Const, model as judge", "chains_teacher_judge")
 
 
 def _hard(name: str, **changes: object) -> Arm:
     """MInTRL-Const in the harder world with something changed."""
-    return Arm(name, "quickstart", HARD + settings(**changes))
-
-
-def _by_teacher(**more: object) -> Settings:
-    """A stronger small model judges: its verdict is the likelihood of a step, its corrections are sampled."""
-    return settings(judge="local", judge_model=TEACHER, **more)
+    return Arm(name, "chains_hard_const", settings(**changes))
 
 
 def _intensities(prefix: str, *more: tuple[str, object]) -> tuple[Arm, ...]:
@@ -59,12 +53,14 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "harder",
         "Table 1 in a harder world",
-        "Three or four misconceived entries on a problem's way, a tenth of the judge's values wrong, two optimizer "
-        "steps per batch: corrections fail, and the anchors can differ.",
+        "Three or four mistakes in a hard problem and two reviews, so that most corrected rollouts fail: there the "
+        "anchors can differ. With two optimizer steps per batch the anchors regularize, too.",
         (
-            Arm("GRPO", "chains_grpo", HARD_WITHOUT_JUDGE),
-            Arm("MInTRL-Proxy", "chains_proxy", HARD),
+            HARD_GRPO,
+            HARD_PROXY,
             HARD_CONST,
+            Arm("MInTRL-Proxy, two steps per batch", "chains_hard_proxy", TWO_STEPS),
+            Arm("MInTRL-Const, two steps per batch", "chains_hard_const", TWO_STEPS),
         ),
         THREE,
     ),
@@ -87,8 +83,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "A stronger small model judges and corrects, from the question alone.",
         (
             GRPO,
-            Arm("MInTRL-Proxy, model as judge", "chains_proxy", _by_teacher()),
-            Arm("MInTRL-Const, model as judge", "quickstart", _by_teacher()),
+            Arm("MInTRL-Proxy, model as judge", "chains_teacher_judge", settings(anchor="proxy")),
+            BY_MODEL,
         ),
         TWO,
     ),
@@ -98,7 +94,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "The shared intervention phase alone: equal updates and rollouts, the same expert, no evaluation in between.",
         (
             Arm("MENTOR", "chains_mentor", settings(max_steps=90, eval_every=0)),
-            Arm("MInTRL-Const", "quickstart", _by_teacher(max_steps=90, eval_every=0)),
+            Arm("MInTRL-Const", "chains_teacher_judge", settings(max_steps=90, eval_every=0)),
             Arm("MInTRL-Const, exact judge", "quickstart", settings(max_steps=90, eval_every=0)),
         ),
         TWO,
@@ -118,19 +114,20 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "ablations",
         "Ablations",
-        "One setting of MInTRL-Const at a time, in the harder world.",
+        "One setting of MInTRL-Const at a time, in the harder world; the judge's anchor with a model as judge.",
         (
             HARD_CONST,
             _hard("baseline of all rollouts", baseline="pooled"),
             _hard("kappa -0.05", kappa=-0.05),
             _hard("kappa -1", kappa=-1.0),
             _hard("kappa -4", kappa=-4.0),
-            _hard("beta2 0.01", beta2=1e-2, loss_scale=0.9615),
+            _hard("beta2 0.001", beta2=1e-3, loss_scale=9.615),
             _hard("beta2 0.1", beta2=0.1, loss_scale=0.09615),
             _hard("optimizer kept at the switch", reset_optimizer_at_switch=False),
             _hard("30 updates of intervention", intervention_updates=30),
             _hard("interventions to the end", intervention_updates=150),
-            Arm("anchor of the judge, model as judge", "quickstart", _by_teacher(anchor="judge")),
+            BY_MODEL,
+            Arm("anchor of the judge, model as judge", "chains_teacher_judge", settings(anchor="judge")),
         ),
         TWO,
     ),
@@ -181,7 +178,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             _hard("intervention tokens alone", const_bonus="tokens"),
             _hard("rewarded rollouts alone", const_bonus="successes"),
             _hard("a constant of equal mean", const_bonus="equal"),
-            Arm("none (MInTRL-Proxy)", "chains_proxy", HARD),
+            HARD_PROXY,
         ),
         TWO,
     ),

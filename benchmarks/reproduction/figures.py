@@ -17,7 +17,17 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from .claims import SHARE
 from .scores import Results, evaluation
 
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#555555")
+# By the beginning of an arm's name; the first that fits, so that a method has one colour in all figures.
+METHOD_COLOURS = {
+    "MInTRL-Const": "#228833",
+    "MInTRL-Proxy": "#4477aa",
+    "GRPO": "#555555",
+    "SFT+GRPO": "#ccbb44",
+    "OPD": "#66ccee",
+    "OPSD": "#66ccee",
+    "MENTOR": "#ee6677",
+}
+PERFECT, IMPERFECT = "#4477aa", "#ee6677"
 DPI = 110
 CURVES = ("table1", "harder", "table2", "table4")  # drawn as curves
 POINTS = ("ablations", "losses", "bonus", "questions")  # drawn as points by arm
@@ -82,7 +92,8 @@ def _save(figure: Figure, folder: Path, experiment: str, kind: str, caption: str
 def _learning(results: Results, arms: Sequence[str]) -> Figure:
     figure = Figure(figsize=(12.6, 3.5), dpi=DPI, layout="constrained")
     over_updates, over_k, over_tokens = figure.subplots(1, 3)
-    for name, colour in zip(arms, COLOURS * 3, strict=False):
+    for name in arms:
+        colour = _colour(name)
         runs, at = results.summaries(name), results.arm(name).at
         label = name.partition("/")[2]
         lines = [[line for line in run["evaluations"] if at is None or line["update"] <= at] for run in runs]
@@ -114,12 +125,12 @@ def _dynamics(results: Results, arms: Sequence[str]) -> Figure:
     )
     figure = Figure(figsize=(12.6, 3.2), dpi=DPI, layout="constrained")
     for axes, (curve, title) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        for name, colour in zip(arms, COLOURS * 3, strict=False):
+        for name in arms:
             at = results.arm(name).at
             found = [run["curves"].get(curve) for run in results.summaries(name)]
             curves = [[point for point in points if at is None or point[0] <= at] for points in found if points]
             if curves:
-                _band(axes, curves, colour, name.partition("/")[2], marker="")
+                _band(axes, curves, _colour(name), name.partition("/")[2], marker="")
         _finish(axes, title, "update")
         axes.set_ylim(bottom=0)
         if axes.get_legend_handles_labels()[0] and curve == panels[0][0]:
@@ -133,7 +144,7 @@ def _intensity(results: Results) -> Figure | None:
         return None
     figure = Figure(figsize=(6.2, 3.8), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    for judge, colour in zip(("perfect", "imperfect"), COLOURS, strict=False):
+    for judge, colour, side in (("perfect", PERFECT, 6), ("imperfect", IMPERFECT, -13)):
         points = []
         for name in results.names("figure6"):
             score, share = results.score(name, "all@1"), results.score(name, SHARE)
@@ -144,7 +155,9 @@ def _intensity(results: Results) -> Figure | None:
             shares, gains, spreads, labels = zip(*points, strict=True)
             axes.errorbar(shares, gains, yerr=spreads, color=colour, marker="o", markersize=5, capsize=3, label=judge)
             for share, gain, label in zip(shares, gains, labels, strict=True):
-                axes.annotate(label, (share, gain), xytext=(5, 5), textcoords="offset points", fontsize=8)
+                axes.annotate(
+                    label, (share, gain), xytext=(4, side), textcoords="offset points", fontsize=8, color=colour
+                )
     axes.axhline(0.0, color="#888888", linewidth=1.0, linestyle=":")
     _finish(axes, "Gain in Pass@1 over no intervention", "off-policy share of reviewed rollouts")
     axes.set_xscale("log")
@@ -159,8 +172,8 @@ def _points(results: Results, arms: Sequence[str]) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     places = list(range(len(arms), 0, -1))
     for axes, metric, colour, title in (
-        (left, "hard@1", COLOURS[0], "Pass@1 of hard problems"),
-        (right, "all@1", COLOURS[2], "Pass@1 of all problems"),
+        (left, "hard@1", METHOD_COLOURS["MInTRL-Proxy"], "Pass@1 of hard problems"),
+        (right, "all@1", METHOD_COLOURS["MInTRL-Const"], "Pass@1 of all problems"),
     ):
         for place, name in zip(places, arms, strict=True):
             score = results.score(name, metric)
@@ -173,6 +186,11 @@ def _points(results: Results, arms: Sequence[str]) -> Figure:
     left.set_yticks(places, [name.partition("/")[2] for name in arms])
     left.set_ylim(0.4, len(arms) + 0.6)
     return figure
+
+
+def _colour(name: str) -> str:
+    method = name.partition("/")[2]
+    return next((colour for start, colour in METHOD_COLOURS.items() if method.startswith(start)), "#aa3377")
 
 
 def _by(runs: Sequence[Sequence[Mapping[str, Any]]], place: Any) -> list[list[tuple[float, float]]]:

@@ -14,6 +14,7 @@ from .claim_list import CLAIMS
 from .claims import SHARE, Status
 from .figures import Drawn, draw_figures
 from .scores import Results, Score
+from .summary import SAMPLED
 
 COLUMNS = (
     ("hard Pass@1", "hard@1"),
@@ -22,6 +23,18 @@ COLUMNS = (
     ("easy Pass@{k}", "easy@{k}"),
     ("all Pass@1", "all@1"),
     ("off-policy share", SHARE),
+)
+COSTS = (
+    "step/seconds",
+    "seconds/rollout",
+    "passes/policy",
+    "positions/policy",
+    "passes/expert",
+    "positions/expert",
+    "judge/reviews",
+    "judge/corrections",
+    "judge/read",
+    "judge/written",
 )
 _ORDER = (Status.NOT_REPRODUCED, Status.NOT_TESTABLE, Status.REPRODUCED, Status.NOT_RUN)  # bad news first
 
@@ -115,12 +128,16 @@ def _experiment(
         scores = [results.score(name, metric) for _, metric in columns]
         updates = str(arm.at or runs[0]["updates"]) if runs else "-"
         tokens = Score(tuple(_tokens_per_update(summary) for summary in runs))
-        minutes = results.score(name, "minutes")
+        minutes = Score(
+            tuple(summary["minutes"] * (arm.at or summary["updates"]) / summary["updates"] for summary in runs)
+        )
         shown = [score.percent() for score in scores]
         shown += [updates, f"{tokens.mean:,.0f}" if tokens else "-", f"{minutes.mean:.1f}" if minutes else "-"]
         missing = "" if len(runs) == len(experiment.seeds) else f" ({len(runs)} of {len(experiment.seeds)} seeds)"
         lines.append(f"| {arm.name}{missing} | {' | '.join(shown)} |")
     lines += ["", f"Seeds {', '.join(map(str, experiment.seeds))}. `--only {experiment.name}` runs these."]
+    if experiment.name == "table5":
+        lines += _cost(experiment, results)
     for figure in figures:
         lines += ["", f"![{figure.caption}](reproduction/{figure.file})", "", figure.caption]
     return "\n".join(lines)
@@ -139,8 +156,41 @@ def _base_row(summary: Mapping[str, Any], columns: Sequence[tuple[str, str]]) ->
 def _tokens_per_update(summary: Mapping[str, Any]) -> float:
     """Tokens sampled by the policy, and read and written by the judge, over the updates of the whole run."""
     totals = summary["totals"]
-    names = ("tokens/policy", "tokens/discarded", "tokens/lookahead", "tokens/judge")
+    names = (*SAMPLED, "judge/read", "judge/written")
     return sum(totals.get(name, 0.0) for name in names) / summary["updates"]
+
+
+def _cost(experiment: Experiment, results: Results) -> list[str]:
+    """Seconds, and model calls and tokens by role, of runs that are compared for their cost."""
+    heads = (
+        "run",
+        "seconds of all updates",
+        "of these generating",
+        "policy: passes",
+        "policy: positions",
+        "expert: passes",
+        "expert: positions",
+        "reviews + corrections",
+        "judge: tokens read + written",
+    )
+    lines = ["", f"| {' | '.join(heads)} |", f"| --- {'| ---: ' * (len(heads) - 1)}|"]
+    for arm in experiment.arms:
+        name = f"{experiment.name}/{arm.name}"
+        if not results.summaries(name):
+            continue
+        found = {metric: results.score(name, metric) for metric in COSTS}
+        shown = [found["step/seconds"].number(".0f"), found["seconds/rollout"].number(".0f")]
+        roles = ("passes/policy", "positions/policy", "passes/expert", "positions/expert")
+        shown += [f"{found[role].mean:,.0f}" if found[role] else "-" for role in roles]
+        for first, second in (("judge/reviews", "judge/corrections"), ("judge/read", "judge/written")):
+            shown.append(f"{found[first].mean:,.0f} + {found[second].mean:,.0f}" if found[first].mean else "-")
+        lines.append(f"| {arm.name} | {' | '.join(shown)} |")
+    lines += [
+        "",
+        "A pass is one forward of a model over a batch while tokens are made, a position one token in it. A judge that "
+        "is a program is counted as a language model would be.",
+    ]
+    return lines
 
 
 def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mapping[str, Any]]) -> str:

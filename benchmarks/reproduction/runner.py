@@ -18,12 +18,30 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .cells import Cell
+from .cells import RECIPES, Cell
 from .summary import summarize, write_summary
 
+ROOT = RECIPES.parent
 SECONDS_PER_UPDATE = 0.8  # of a method not yet measured, two runs side by side on two cores
 SECONDS_APART = 25.0  # starting, evaluations
 _LOG_END_CHARS = 1500
+
+
+# Folder of a model -> the program that makes it.
+MODELS = {"models/chains_teacher": "scripts/train_chains_teacher.py"}
+
+
+def make_models(cells: Sequence[Cell], console: Console) -> None:
+    """Make the models that cells need and that are not there.
+
+    Raises:
+        RuntimeError: A program failed.
+    """
+    for model in sorted(set().union(*(cell.models for cell in cells))):
+        if model in MODELS and not (ROOT / model / "config.json").exists():
+            console.print(f"{model} is not there: {MODELS[model]} makes it once, in some minutes.")
+            if subprocess.run([sys.executable, MODELS[model]], cwd=ROOT).returncode:
+                raise RuntimeError(f"{MODELS[model]} failed; what it wrote stands above")
 
 
 class Processes:
@@ -39,7 +57,9 @@ class Processes:
             with self._lock:
                 if self._stopped:
                     return -1
-                process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=os.environ | one_thread)
+                process = subprocess.Popen(
+                    command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=os.environ | one_thread
+                )
                 self._running.add(process)
             try:
                 return process.wait()

@@ -115,7 +115,7 @@ class Results:
         Args:
             name (`str`): The arm.
             metric (`str`): As for [`read`].
-            at (`int`, *optional*): Updates after which Pass@k is read off; by default the arm's own.
+            at (`int`, *optional*): Updates after which it is read off; by default the arm's own.
         """
         arm = self.arm(name)
         at = arm.at if at is None and arm is not None else at
@@ -136,7 +136,7 @@ def read(summary: Mapping[str, Any], metric: str, at: int | None = None) -> floa
         summary (`Mapping`): The summary.
         metric (`str`): `<subset>@<k>` for Pass@k in [0, 1]; a curve's name with `:first` or `:last` for the mean of its
             first or last fifth; `minutes`; else the name of a total.
-        at (`int`, *optional*): Updates after which Pass@k is read off.
+        at (`int`, *optional*): Updates after which Pass@k is read off, and after which a curve is left out.
 
     Returns:
         `float`: `None` where it was not measured.
@@ -147,7 +147,7 @@ def read(summary: Mapping[str, Any], metric: str, at: int | None = None) -> floa
         return None if line is None else line["pass"].get(subset, {}).get(k)
     name, _, end = metric.partition(":")
     if end:
-        curve = summary["curves"].get(name)
+        curve = [point for point in summary["curves"].get(name, ()) if at is None or point[0] <= at]
         if not curve:
             return None
         part = max(1, len(curve) // 5)  # the first or last fifth of its points

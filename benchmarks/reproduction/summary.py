@@ -9,6 +9,7 @@ import os
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -36,10 +37,12 @@ CURVES = (
     "grad_norm",
     "step/seconds",
 )
-# Numbers that are summed over the run, by their beginnings: tokens and model calls, by who made them.
-SUMMED = ("tokens/", "calls/", "judge/tokens", "judge/calls")
+# Numbers that are summed over the run, by their beginnings: tokens, and forward passes by whose they are.
+SUMMED = ("tokens/", "passes/", "positions/", "sft/")
 SAMPLED = ("tokens/policy", "tokens/discarded", "tokens/lookahead")  # by the policy, trained on or not
-TIMES = ("step/seconds", "seconds/rollout", "seconds/reward", "seconds/sync")
+UPDATE_TIMES = ("step/seconds", "sft/seconds")
+TIMES = ("step/seconds", "seconds/rollout", "seconds/mixed", "seconds/reward", "seconds/sync")
+MEANS = ("off_policy_share", "reward_gap", "intervention/kl", "imitation_bonus")
 _DIGITS = 5
 
 
@@ -56,8 +59,7 @@ def summarize(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         [0, 1], and the tokens and seconds spent up to there.
     """
     run = RunFolder(folder)
-    lines = [line for line in run.metrics() if "step/seconds" in line or "rewards/control" in line or "loss" in line]
-    read = judge_tokens(folder / "rollouts.jsonl")
+    lines, work = list(run.metrics()), judge_work(folder / "rollouts.jsonl")
     return {
         "key": cell.key,
         "label": cell.label,
@@ -69,9 +71,9 @@ def summarize(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         "minutes": round(seconds / 60, 2),
         "commit": versions()["git_commit"],
         "machine": machine(),
-        "evaluations": list(_evaluations(run, lines, read)),
+        "evaluations": list(_evaluations(run, lines, work)),
         "curves": _curves(lines),
-        "totals": _totals(lines) | {"tokens/judge": sum(read.values())},
+        "totals": _totals(lines, work),
     }
 
 
@@ -98,28 +100,40 @@ def read_summaries(folder: Path) -> dict[str, dict[str, Any]]:
     return {summary["key"]: summary for summary in read}
 
 
-def judge_tokens(rollouts: Path) -> dict[int, int]:
-    """Tokens that a judge which is a language model would read and write, by update, counted from 1.
+@dataclass
+class JudgeWork:
+    """What a judge that is a language model would do for one update."""
+
+    reviews: int = 0
+    corrections: int = 0
+    read: int = 0  # tokens
+    written: int = 0  # tokens of corrections; a verdict is taken to be none
+
+
+def judge_work(rollouts: Path) -> dict[int, JudgeWork]:
+    """The judge's work by update, counted from 1, from a run's recorded rollouts.
 
     A review reads the prompt and the response up to the end of the chunk; a correction reads the prompt and what was
     kept, and writes itself. Nothing is taken off for a cache of prefixes. A character of the prompt is a token in the
     small world, and one begins it.
     """
-    spent: dict[int, int] = defaultdict(int)
+    work: dict[int, JudgeWork] = defaultdict(JudgeWork)
     if not rollouts.exists():
-        return spent
+        return work
     with open(rollouts, encoding="utf-8") as file:
         for line in file:
             if '"reviews": []' in line:
                 continue
             record = json.loads(line)
-            prompt = len(record["prompt"]) + 1
+            done, prompt = work[record["update"]], len(record["prompt"]) + 1
             for review in record["reviews"]:
-                spent[record["update"]] += prompt + review["chunk_start"] + review["chunk_tokens"]
+                done.reviews += 1
+                done.read += prompt + review["chunk_start"] + review["chunk_tokens"]
                 if review["correction_tokens"]:
-                    kept = review["chunk_start"] + review["kept_tokens"]
-                    spent[record["update"]] += prompt + kept + review["correction_tokens"]
-    return spent
+                    done.corrections += 1
+                    done.read += prompt + review["chunk_start"] + review["kept_tokens"]
+                    done.written += review["correction_tokens"]
+    return work
 
 
 @cache
@@ -136,17 +150,19 @@ def machine() -> dict[str, Any]:
     return {"processor": model, "cores": os.cpu_count(), "torch": torch.__version__}
 
 
-def _evaluations(run: RunFolder, lines: list[dict[str, Any]], judge: Mapping[int, int]) -> Iterable[dict[str, Any]]:
+def _evaluations(
+    run: RunFolder, lines: list[dict[str, Any]], work: Mapping[int, JudgeWork]
+) -> Iterable[dict[str, Any]]:
     for line in run.evaluations():
         update = line["update"]
         before = [other for other in lines if other["update"] <= update]
-        sampled = sum(other.get(name, 0) for other in before for name in SAMPLED)
+        sampled = sum(other.get(name) or 0 for other in before for name in SAMPLED)
         yield {
             "update": update,
             "pass": _passes(line["problems"]),
             "tokens/sampled": int(sampled),
-            "tokens/judge": sum(tokens for number, tokens in judge.items() if number <= update),
-            "seconds": round(sum(other.get("step/seconds", 0.0) for other in before), 1),
+            "tokens/judge": sum(done.read + done.written for number, done in work.items() if number <= update),
+            "seconds": round(sum(other.get(name, 0.0) for other in before for name in UPDATE_TIMES), 1),
         }
 
 
@@ -171,7 +187,7 @@ def _curves(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     for name in CURVES:
         bins: dict[int, list[float]] = defaultdict(list)
         for line in lines:
-            if line.get(name) is not None:
+            if line.get(name) is not None and line["update"]:
                 bins[(line["update"] - 1) // width].append(line[name])
         if bins:
             curves[name] = [
@@ -180,14 +196,16 @@ def _curves(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     return curves
 
 
-def _totals(lines: list[dict[str, Any]]) -> dict[str, float]:
+def _totals(lines: list[dict[str, Any]], work: Mapping[int, JudgeWork]) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for line in lines:
         for name, value in line.items():
-            if value is not None and (name in TIMES or (name.startswith(SUMMED) and "_per_" not in name)):
+            if value is not None and (name in TIMES or name.startswith(SUMMED)):
                 totals[name] += value
-    for name in ("off_policy_share", "reward_gap", "intervention/kl"):
+    for name in MEANS:
         values = [line[name] for line in lines if line.get(name) is not None]
         if values:
             totals[f"mean/{name}"] = fmean(values)
+    for name in ("reviews", "corrections", "read", "written"):
+        totals[f"judge/{name}"] = sum(getattr(done, name) for done in work.values())
     return {name: float(f"{value:.6g}") for name, value in sorted(totals.items())}
