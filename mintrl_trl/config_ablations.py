@@ -76,6 +76,9 @@ class AblationConfig(MInTRLConfig):
         if self.const_bonus != "rollout" and (grpo or self.anchor != "const"):
             allowed = f"'rollout' with phase1_loss={self.phase1_loss!r} and anchor={self.anchor!r}"
             raise ConfigError("const_bonus", self.const_bonus, allowed, "set `anchor: const`, without `phase1_loss`")
+        if self.const_bonus != "rollout" and self.dry_run_worst_case:
+            allowed = f"false with const_bonus={self.const_bonus!r}, which needs rewards; memory is that without it"
+            raise ConfigError("dry_run_worst_case", True, allowed, "remove `const_bonus` for the dry run")
         if self.intervention_updates == 0 and (grpo or self.const_bonus != "rollout"):
             name = "phase1_loss" if grpo else "const_bonus"
             allowed = "its default in a run without phase 1"

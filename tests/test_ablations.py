@@ -241,6 +241,7 @@ def test_optimizer_is_reset_after_the_updates_that_are_named(tmp_path):
         ({"const_bonus": "tokens", "phase1_loss": "grpo"}, "const_bonus"),
         ({"phase1_loss": "grpo", "intervention_updates": 0}, "phase1_loss"),
         ({"phase1_loss": "grpo", "loss_type": "dr_grpo"}, "loss_type"),
+        ({"const_bonus": "tokens", "dry_run_worst_case": True}, "dry_run_worst_case"),
         ({"reset_optimizer_at": 0}, "reset_optimizer_at"),
         ({"reset_optimizer_at": 3, "updates_per_generation": 2}, "reset_optimizer_at"),
     ],

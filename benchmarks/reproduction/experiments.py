@@ -10,7 +10,7 @@ TWO_STEPS = settings(updates_per_generation=2)
 
 # The learning rate is constant and problems are fresh, so one long run is read off at several places: it may spend what
 # the judge's reading costs, and MInTRL's wall-clock.
-GRPO_UPDATES = 350
+GRPO_UPDATES = 400
 GRPO = Arm("GRPO", "chains_grpo", settings(max_steps=GRPO_UPDATES), at=150)
 CONST, PROXY = Arm("MInTRL-Const", "quickstart"), Arm("MInTRL-Proxy", "chains_proxy")
 OPSD = Arm("OPSD", "chains_opsd")
