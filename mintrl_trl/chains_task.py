@@ -96,7 +96,11 @@ def _judge(
         threshold = args.judge_likelihood_threshold or world.privileged_threshold
         return partial(LikelihoodJudge, render_context=privileged_prompt_ids, threshold=threshold)
     if args.judge == "local" and args.needs_judge:
-        return partial(_teacher_judge, folder=_teacher_folder(args), threshold=args.judge_likelihood_threshold)
+        if not args.judge_temperature:
+            allowed = "above 0 for `judge: local`, whose corrections are sampled"
+            raise ConfigError("judge_temperature", args.judge_temperature, allowed, "set `judge_temperature: 1.0`")
+        folder, threshold = _teacher_folder(args), args.judge_likelihood_threshold or THRESHOLD
+        return lambda policy: teacher_judge(folder, threshold, args.judge_temperature)
     if args.needs_judge:
         raise ConfigError("judge", args.judge, "exact, self or local for `task: chains`", "set `judge: exact`")
     return None
@@ -105,22 +109,32 @@ def _judge(
 def _teacher_folder(args: MInTRLConfig) -> str:
     """The folder of the judge's model; a hub id would not know the small world."""
     if not (Path(args.judge_model) / "config.json").is_file():
-        fix = "run `python scripts/train_chains_base.py --teacher` first, or name the folder of another model"
+        fix = "run `python scripts/train_chains_teacher.py` first, or name the folder of another model"
         raise ConfigError("judge_model", args.judge_model, "a folder with a model of the small world", fix)
     return args.judge_model
 
 
-def _teacher_judge(policy: PolicyGenerator, *, folder: str, threshold: float | None) -> TeacherJudge:
-    """The model in `folder` as judge. It solves problems itself, from the question alone."""
+def teacher_judge(folder: str, threshold: float = THRESHOLD, temperature: float = 1.0) -> TeacherJudge:
+    """The model in `folder` as judge. It solves problems itself, from the question alone.
+
+    Args:
+        folder (`str`): A model with the small world's tokens.
+        threshold (`float`, *optional*, defaults to `THRESHOLD`): Log-probability of a step, in nats, below which it is
+            rejected.
+        temperature (`float`, *optional*, defaults to 1.0): Above 0; of verdicts and of corrections.
+
+    Raises:
+        ConfigError: The model has other tokens.
+    """
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
     if model.config.vocab_size != len(TOKENS):
         allowed = f"a model with the small world's {len(TOKENS)} tokens, not {model.config.vocab_size}"
         raise ConfigError("judge_model", folder, allowed, "name the folder of another model")
-    generator = LocalGenerator(model, base_model=model, end_ids=(EOS_ID,), pad_id=PAD_ID)
+    generator = LocalGenerator(model, base_model=model, end_ids=(EOS_ID,), pad_id=PAD_ID, temperature=temperature)
     fingerprint = " ".join(map(str, bit_sums(model.parameters())))
     return TeacherJudge(
         generator,
         lambda problem: (BOS_ID, *encode(problem.question)),
-        threshold=THRESHOLD if threshold is None else threshold,
+        threshold=threshold,
         fingerprint=hashlib.blake2b(fingerprint.encode(), digest_size=16).hexdigest(),
     )

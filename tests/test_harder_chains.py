@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mintrl_trl.chains_task import _teacher_judge
+from mintrl_trl.chains_task import teacher_judge
 from mintrl_trl.data import chains
 from mintrl_trl.data.chains import BOS_ID, EOS_ID, HARDER_COUNTS, World, base_model_path, chains_reward
 from mintrl_trl.data.chains_rewards import format_reward, random_reward
@@ -73,7 +73,7 @@ def test_random_reward_is_a_fair_coin_that_repeats_itself():
 
 @pytest.fixture(scope="module")
 def teacher():
-    judge = _teacher_judge(None, folder=str(base_model_path()), threshold=None)
+    judge = teacher_judge(str(base_model_path()))
     yield judge
     asyncio.run(judge.aclose())
 
@@ -117,10 +117,31 @@ def test_a_teacher_tells_what_the_model_gives_its_words(teacher, world):
     assert list(correction.logps) == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_teacher_counts_what_it_reads_and_writes(world):
+    judge = teacher_judge(str(base_model_path()))
+    problem, steps, _ = easy_problem(world)
+    accepted = TokenText("".join(steps), chains.encode("".join(steps)))
+
+    async def ask():
+        await judge.review(problem, steps, 2, seed=0)
+        await judge.review(problem, steps[:1], 0, seed=0)
+        await judge.intervene(problem, accepted, Revise(5), 4, seed=0)
+        await judge.aclose()
+
+    asyncio.run(ask())
+    counted = judge.counters()
+    assert counted["judge/review/calls"] == 2 and counted["judge/correction/calls"] == 1
+    assert counted["judge/review/prompt_tokens"] == (19 + 20) + (19 + 4)  # `<bos>` and question, then lines of four
+    assert counted["judge/review/completion_tokens"] == 0
+    assert counted["judge/correction/prompt_tokens"] == 19 + 20
+    assert counted["judge/correction/completion_tokens"] == 4
+    assert counted["judge/review/seconds"] > 0 and counted["judge/leak"] == 0
+
+
 def test_a_teacher_has_no_need_of_a_reference_and_is_known_by_its_weights(teacher):
     assert isinstance(teacher, TeacherJudge)
     assert teacher.threshold == THRESHOLD
-    assert teacher.settings() == {"threshold": THRESHOLD, "weights": teacher.fingerprint}
+    assert teacher.settings() == {"threshold": THRESHOLD, "temperature": 1.0, "weights": teacher.fingerprint}
     assert len(teacher.fingerprint) == 32
 
 
@@ -146,17 +167,13 @@ def test_the_defaults_are_the_small_world_as_ever():
 
 
 def test_a_teacher_by_name():
-    folder = str(base_model_path())
-    task = build_task(recipe(settings={"judge": "local", "judge_model": folder, "judge_likelihood_threshold": -2.0}))
-    judge = task.judge(None)
-    assert (type(judge), judge.threshold) == (TeacherJudge, -2.0)
+    named = {"judge": "local", "judge_model": str(base_model_path())}
+    chosen = {"judge_likelihood_threshold": -2.0, "judge_temperature": 1.5}
+    judge = build_task(recipe(settings=named | chosen)).judge(None)
+    assert (type(judge), judge.threshold, judge.temperature) == (TeacherJudge, -2.0, 1.5)
     asyncio.run(judge.aclose())
-    assert (
-        build_task(
-            recipe(settings={"judge": "local", "judge_model": folder, "intervention_updates": 0, "num_intervened": 0})
-        ).judge
-        is None
-    )
+    idle = {"intervention_updates": 0, "num_intervened": 0}
+    assert build_task(recipe(settings=named | idle)).judge is None
 
 
 @pytest.mark.parametrize(
@@ -211,6 +228,12 @@ def test_words_of_the_small_world_belong_to_it(settings, message):
             "`judge_model` is 'nowhere'. Allowed: a folder with a model of the small world. Fix: run",
         ),
         (
+            lambda: build_task(
+                recipe(settings={"judge": "local", "judge_model": str(base_model_path()), "judge_temperature": 0})
+            ),
+            "`judge_temperature` is 0. Allowed: above 0 for `judge: local`, whose corrections are sampled. Fix: set",
+        ),
+        (
             lambda: recipe(settings={"judge": "local"}),
             "`judge_model` is None. Allowed: a folder with judge='local'. Fix: set judge_model=",
         ),
@@ -219,7 +242,7 @@ def test_words_of_the_small_world_belong_to_it(settings, message):
             "`judge_variant` is 'half'.",
         ),
     ],
-    ids=["terse self-judge", "no such folder", "no folder", "variant"],
+    ids=["terse self-judge", "no such folder", "greedy teacher", "no folder", "variant"],
 )
 def test_judges_that_cannot_be(make, message):
     with pytest.raises(ConfigError) as caught:
