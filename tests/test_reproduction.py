@@ -1,6 +1,9 @@
 """The reproduction: what is one run, what is kept of it, and verdicts by their rules, on numbers made up here."""
 
 import json
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
@@ -310,6 +313,17 @@ def test_after_an_interruption_nothing_is_started(tmp_path):
     processes = Processes()
     processes.stop()
     assert processes.run(["/bin/false"], tmp_path / "log.txt") == -1
+
+
+def test_interruption_ends_what_runs(tmp_path):
+    processes = Processes()
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(processes.run, ["sleep", "50"], tmp_path / "log.txt")
+        while not processes.running:
+            time.sleep(0.01)
+        processes.stop()
+        assert code.result(timeout=20) == -signal.SIGTERM
+    assert not processes.running
 
 
 @pytest.mark.slow

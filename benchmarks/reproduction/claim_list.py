@@ -23,6 +23,10 @@ CONST, PROXY, GRPO = "table1/MInTRL-Const", "table1/MInTRL-Proxy", "table1/GRPO"
 OTHERS = ("table1/SFT+GRPO", "table1/OPD", "table1/MENTOR")
 HARD_CONST, HARD_PROXY, HARD_GRPO = "harder/MInTRL-Const", "harder/MInTRL-Proxy", "harder/GRPO"
 SELF = ("table2/MInTRL-Proxy, self judge", "table2/MInTRL-Const, self judge")
+HARD_SELF = tuple(f"{name}, harder world" for name in SELF)
+SAME_ANCHORS = (
+    "with one step per batch and right corrections the anchors differ by a bonus of 0.01 on advantages near 1"
+)
 BY_MODEL = ("table4/MInTRL-Proxy, model as judge", "table4/MInTRL-Const, model as judge")
 PERFECT, IMPERFECT = (
     tuple(f"figure6/{judge}, {size}" for size in ("1 x 1", "2 x 1", "4 x 1", "4 x 4", "4 x 16", "4 x 52"))
@@ -47,8 +51,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "Table 1",
         "MInTRL-Const generally beats MInTRL-Proxy.",
-        higher([CONST], [PROXY], "all@1"),
-        "higher Pass@1 of all problems",
+        not_testable(SAME_ANCHORS, [CONST, PROXY]),
+        "-",
     ),
     Claim(
         "Table 1, harder world",
@@ -144,7 +148,13 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "Table 2",
         "With a self judge, MInTRL-Proxy beats MInTRL-Const.",
-        higher(SELF[:1], SELF[1:], "all@1"),
+        not_testable(SAME_ANCHORS, SELF),
+        "-",
+    ),
+    Claim(
+        "Table 2, harder world",
+        "With a self judge, MInTRL-Proxy beats MInTRL-Const.",
+        higher(HARD_SELF[:1], HARD_SELF[1:], "all@1"),
         "higher Pass@1 of all problems",
     ),
     Claim(

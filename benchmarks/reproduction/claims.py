@@ -233,9 +233,15 @@ def peaks(arms: Sequence[str], none: str, metric: str) -> Rule:
     return rule
 
 
-def not_testable(reason: str) -> Rule:
-    """Nothing here could decide it."""
-    return lambda results: Verdict(Status.NOT_TESTABLE, reason)
+def not_testable(reason: str, arms: Sequence[str] = (), metric: str = "all@1") -> Rule:
+    """Nothing here could decide it; the numbers that there are, are named all the same."""
+
+    def rule(results: Results) -> Verdict:
+        scores = {name: results.score(name, metric) for name in arms}
+        shown = f"{_listed(scores, metric)}: " if scores and all(scores.values()) else ""
+        return Verdict(Status.NOT_TESTABLE, shown + reason)
+
+    return rule
 
 
 def _above(left: Score, right: Score, share: bool) -> bool:

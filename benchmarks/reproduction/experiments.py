@@ -73,6 +73,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             OPSD,
             Arm("MInTRL-Proxy, self judge", "chains_self_judge", settings(anchor="proxy")),
             Arm("MInTRL-Const, self judge", "chains_self_judge"),
+            Arm("MInTRL-Proxy, self judge, harder world", "chains_hard_proxy", settings(judge="self")),
+            Arm("MInTRL-Const, self judge, harder world", "chains_hard_const", settings(judge="self")),
         ),
         TWO,
         quick=True,

@@ -209,7 +209,7 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         runs = [summaries[cell.key] for cell in cells if cell.key in summaries]
         if not runs:
             continue
-        commits = ", ".join(sorted({(summary["commit"] or "no checkout")[:10] for summary in runs}))
+        commits = ", ".join(sorted({_commit(summary["commit"]) for summary in runs}))
         machines = "; ".join(
             sorted({f"{m['processor']}, {m['cores']} cores, torch {m['torch']}" for m in (s["machine"] for s in runs)})
         )
@@ -218,3 +218,10 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         row = (experiment.title, str(len(runs)), seeds, commits, f"{minutes:.0f}", machines)
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
+
+
+def _commit(described: str | None) -> str:
+    """Ten digits of a commit, and whether there were local changes."""
+    if described is None:
+        return "no checkout"
+    return described[:10] + (" with changes" if described.endswith("-dirty") else "")

@@ -45,10 +45,14 @@ def make_models(cells: Sequence[Cell], console: Console) -> None:
 
 
 class Processes:
-    """Training processes that are running, so that an interruption ends them."""
+    """Training processes that are running, so that an interruption ends them.
+
+    Attributes:
+        running (`set`): Those that have not ended.
+    """
 
     def __init__(self) -> None:
-        self._lock, self._running, self._stopped = threading.Lock(), set(), False
+        self._lock, self.running, self._stopped = threading.Lock(), set(), False
 
     def run(self, command: Sequence[str], log: Path) -> int:
         """Run to the end on one thread; the exit code. After `stop`, nothing is started and the code is -1."""
@@ -60,7 +64,7 @@ class Processes:
                 process = subprocess.Popen(
                     command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=os.environ | one_thread
                 )
-                self._running.add(process)
+                self.running.add(process)
             try:
                 return process.wait()
             finally:
@@ -68,13 +72,13 @@ class Processes:
                     process.kill()
                     process.wait()
                 with self._lock:
-                    self._running.discard(process)
+                    self.running.discard(process)
 
     def stop(self) -> None:
         """End all that run and let nothing else start."""
         with self._lock:
             self._stopped = True
-            for process in self._running:
+            for process in self.running:
                 process.terminate()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from mintrl_trl.evaluation import pass_at_k
-from mintrl_trl.reporting.run_folder import RunFolder, versions
+from mintrl_trl.reporting.run_folder import RunFolder
 
 from .cells import Cell
 
@@ -69,7 +69,7 @@ def summarize(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         "updates": cell.updates,
         "settings": cell.resolved(),
         "minutes": round(seconds / 60, 2),
-        "commit": versions()["git_commit"],
+        "commit": json.loads((folder / "versions.json").read_text(encoding="utf-8"))["git_commit"],
         "machine": machine(),
         "evaluations": list(_evaluations(run, lines, work)),
         "curves": _curves(lines),
