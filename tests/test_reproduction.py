@@ -104,14 +104,13 @@ ARMS = {f"{e.name}/{arm.name}": arm for e in (*EXPERIMENTS, *quick_experiments()
 def test_every_arm_sets_what_recipes_know():
     classes = (RecipeArguments, AblationConfig, PolicyArguments)
     for arm in ARMS.values():
-        if arm.cell(0).known:
-            check_keys(arm.cell(0).resolved(), *classes)
-            assert arm.at is None or arm.at % arm.cell(0).resolved()["eval_every"] == 0
+        check_keys(arm.cell(0).resolved(), *classes)
+        assert arm.at is None or arm.at % arm.cell(0).resolved()["eval_every"] == 0
 
 
 @pytest.mark.slow
 def test_every_arm_is_a_command_line_that_recipes_accept(tmp_path):
-    cells = distinct(arm.cell(0) for arm in ARMS.values() if arm.cell(0).known)
+    cells = distinct(arm.cell(0) for arm in ARMS.values())
     assert len(cells) > 50
     for cell in cells:
         _, config, *flags = cell.command(tmp_path)
@@ -282,7 +281,7 @@ def test_page_has_every_kind_of_figure(tmp_path):
     experiments = [experiment for experiment in EXPERIMENTS if experiment.name in ("table1", "figure6", "bonus")]
     for experiment in experiments:
         for cell, arm in ((arm.cell(seed), arm) for seed in experiment.seeds for arm in experiment.arms):
-            if cell.known and cell.key not in summaries:
+            if cell.key not in summaries:
                 totals = {"mean/off_policy_share": 0.02, "step/seconds": 100.0}
                 evaluated = {0: 0.01, 150: 0.5, 300: 0.6}
                 summaries[cell.key] = summary_of(arm, cell.seed, evaluated, totals=totals)

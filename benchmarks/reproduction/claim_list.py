@@ -32,6 +32,7 @@ PERFECT, IMPERFECT = (
     tuple(f"figure6/{judge}, {size}" for size in ("1 x 1", "2 x 1", "4 x 1", "4 x 4", "4 x 16", "4 x 52"))
     for judge in ("perfect", "imperfect")
 )
+TERSE = (*PERFECT[:3], *(f"figure6/terse, {size}" for size in ("4 x 4", "4 x 16", "4 x 52")))
 SEMI_GRPO = tuple(
     f"losses/semi-on-policy, GRPO{name}" for name in ("", ", masked", ", token weights", ", sequence weights")
 )
@@ -132,6 +133,18 @@ CLAIMS: tuple[Claim, ...] = (
         "Gain peaks at moderate intensity, with an imperfect judge.",
         peaks(IMPERFECT, "figure6/no intervention", "all@1"),
         "the best arm beats both no intervention and the arm with the largest share",
+    ),
+    Claim(
+        "Figure 6",
+        "Gain peaks at moderate intensity, with a judge whose words the policy cannot go on with.",
+        peaks(TERSE, "figure6/no intervention", "all@1"),
+        "the best arm beats both no intervention and the arm with the largest share",
+    ),
+    Claim(
+        "Figure 9",
+        "A judge that errs in 15 % of its reviews still helps.",
+        higher(["figure6/15 % of reviews wrong, 4 x 1"], ["figure6/no intervention"], "all@1"),
+        "higher Pass@1 of all problems than without interventions",
     ),
     Claim(
         "Table 2",
@@ -237,6 +250,12 @@ CLAIMS: tuple[Claim, ...] = (
             "hard@16",
         ),
         "no arm above the base model in Pass@16 of hard problems",
+    ),
+    Claim(
+        QUESTION,
+        "MInTRL-Const learns from interventions where no rollout is rewarded; MInTRL-Proxy does not.",
+        higher([HARD_CONST], [HARD_PROXY], "hard@1"),
+        "higher Pass@1 of hard problems in the harder world, where few corrected rollouts end right",
     ),
     Claim(
         QUESTION,

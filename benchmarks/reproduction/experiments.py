@@ -3,9 +3,12 @@
 Arms that share all settings share their runs (see `cells.py`), so an experiment may list again what another one has.
 """
 
-from .cells import Arm, Experiment, settings
+from .cells import Arm, Experiment, Settings, settings
 
 THREE, TWO = (0, 1, 2), (0, 1)
+# The intervention phase alone, and one update more: a run without phase 2 refuses settings of its loss.
+PHASE_1 = settings(max_steps=91, intervention_updates=90, eval_every=0)
+SIZES = ((1, 1), (2, 1), (4, 1), (4, 4), (4, 16), (4, 52))  # reviews x tokens of a correction
 TWO_STEPS = settings(updates_per_generation=2)
 
 # The learning rate is constant and problems are fresh, so one long run is read off at several places: it may spend what
@@ -27,17 +30,16 @@ def _hard(name: str, **changes: object) -> Arm:
     return Arm(name, "chains_hard_const", settings(**changes))
 
 
-def _intensities(prefix: str, *more: tuple[str, object]) -> tuple[Arm, ...]:
+def _intensities(judge: str, sizes: tuple[tuple[int, int], ...] = SIZES, **changes: object) -> tuple[Arm, ...]:
     """From one review and one token to four reviews and whole solutions."""
-    grid = ((1, 1), (2, 1), (4, 1), (4, 4), (4, 16), (4, 52))
     return tuple(
-        Arm(
-            f"{prefix}, {reviews} x {tokens}",
-            "quickstart",
-            settings(max_reviews=reviews, correction_tokens=tokens) + more,
-        )
-        for reviews, tokens in grid
+        Arm(f"{judge}, {reviews} x {tokens}", "quickstart", _size(reviews, tokens) + settings(**changes))
+        for reviews, tokens in sizes
     )
+
+
+def _size(reviews: int, tokens: int) -> Settings:
+    return settings(max_reviews=reviews, correction_tokens=tokens)
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -95,21 +97,25 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "Table 5: cost against MENTOR",
         "The shared intervention phase alone: equal updates and rollouts, the same expert, no evaluation in between.",
         (
-            Arm("MENTOR", "chains_mentor", settings(max_steps=90, eval_every=0)),
-            Arm("MInTRL-Const", "chains_teacher_judge", settings(max_steps=90, eval_every=0)),
-            Arm("MInTRL-Const, exact judge", "quickstart", settings(max_steps=90, eval_every=0)),
+            Arm("MENTOR", "chains_mentor", PHASE_1),
+            Arm("MInTRL-Const", "chains_teacher_judge", PHASE_1),
+            Arm("MInTRL-Const, exact judge", "quickstart", PHASE_1),
         ),
         TWO,
     ),
     Experiment(
         "figure6",
         "Figure 6: off-policy intensity",
-        "Reviews x tokens of a correction at most, with a perfect judge, and with one that writes a wrong value now "
-        "and then, so that longer corrections are wrong more often.",
+        "Reviews x tokens of a correction at most, with four judges: one that is perfect; one a fifth of whose values "
+        "are wrong, so that longer corrections are wrong more often; a terse one, right in a form that the policy "
+        "cannot go on with (of one token, that is the perfect one); and one whose reviews go wrong.",
         (
             Arm("no intervention", "quickstart", settings(max_reviews=0)),
             *_intensities("perfect"),
-            *_intensities("imperfect", ("judge_value_error_rate", 0.2)),
+            *_intensities("imperfect", judge_value_error_rate=0.2),
+            *_intensities("terse", SIZES[3:], judge_terse=True),
+            Arm("15 % of reviews wrong, 4 x 1", "quickstart", settings(judge_error_rate=0.15)),
+            Arm("30 % of reviews wrong, 4 x 1", "quickstart", settings(judge_error_rate=0.3)),
         ),
         TWO,
     ),

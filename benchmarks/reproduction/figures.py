@@ -27,7 +27,8 @@ METHOD_COLOURS = {
     "OPSD": "#66ccee",
     "MENTOR": "#ee6677",
 }
-PERFECT, IMPERFECT = "#4477aa", "#ee6677"
+# Judge, colour, and how far over a point its label stands, in points
+JUDGES = (("perfect", "#4477aa", 6), ("imperfect", "#ee6677", -13), ("terse", "#228833", 6))
 DPI = 110
 CURVES = ("table1", "harder", "table2", "table4")  # drawn as curves
 POINTS = ("ablations", "losses", "bonus", "questions")  # drawn as points by arm
@@ -144,7 +145,7 @@ def _intensity(results: Results) -> Figure | None:
         return None
     figure = Figure(figsize=(6.2, 3.8), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    for judge, colour, side in (("perfect", PERFECT, 6), ("imperfect", IMPERFECT, -13)):
+    for judge, colour, side in JUDGES:
         points = []
         for name in results.names("figure6"):
             score, share = results.score(name, "all@1"), results.score(name, SHARE)
