@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import pytest
 
 from mintrl_trl.checkpoint_state import describe_judge
-from mintrl_trl.judges.variants import RANDOM_CUT, PlaceboJudge, RandomCutJudge
+from mintrl_trl.judges.exact import MISJUDGED, ChainsJudge
+from mintrl_trl.judges.variants import PlaceboJudge, RandomCutJudge
 from mintrl_trl.objective.metrics import rollout_totals
 from mintrl_trl.reporting.colours import rollout_text
 from mintrl_trl.reporting.records import RolloutRecord, rollout_record
 from mintrl_trl.rollouts.doors import KEEP, Correction, Revise
 from mintrl_trl.rollouts.loop import BackgroundLoop
-from mintrl_trl.rollouts.rollout import Decision
+from mintrl_trl.rollouts.rollout import Decision, Problem
 from mintrl_trl.rollouts.sampler import InterventionSampler
 from mintrl_trl.rollouts.schedule import request_seed
 from tests.doors import (
@@ -26,6 +27,7 @@ from tests.doors import (
     request,
     settings,
 )
+from tests.test_exact_judge import CHAIN, JUDGE, RIGHT
 
 STEPS = ("a", "b", "c", "d", "e")
 
@@ -106,10 +108,25 @@ def test_random_cuts_are_uniform_over_the_new_steps():
         return [await judge.review(PROBLEM, STEPS, 2, seed=seed) for seed in range(3000)]
 
     verdicts = Counter(asyncio.run(reviews()))
-    assert set(verdicts) == {Revise(step, RANDOM_CUT) for step in (2, 3, 4)}
+    assert set(verdicts) == {Revise(step, "wrong") for step in (2, 3, 4)}
     for count in verdicts.values():
         assert count == pytest.approx(1000, abs=105)  # four standard deviations
     assert review(judge, seed=5) == review(judge, seed=5)
+
+
+def test_random_cuts_do_not_depend_on_what_the_wrapped_judge_draws():
+    """An imperfect judge misjudges where the first number that its seed gives is small."""
+    problem, judge = Problem(CHAIN.question), RandomCutJudge(ChainsJudge(JUDGE.world, error_rate=0.2))
+
+    async def reviews():
+        return [await judge.review(problem, RIGHT[:4], 0, seed=seed) for seed in range(2000)]
+
+    revisions = [verdict for verdict in asyncio.run(reviews()) if isinstance(verdict, Revise)]
+    steps = Counter(verdict.step for verdict in revisions)
+    assert set(steps) == {0, 1, 2, 3}
+    for count in steps.values():
+        assert count == pytest.approx(100, abs=40)  # of about 400; four standard deviations
+    assert {verdict.reason for verdict in revisions} == {MISJUDGED}
 
 
 def test_a_random_cut_asks_the_judge_whether_and_what_to_write():

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..rollouts.doors import KEEP, Correction, Judge, Keep, Revise, Verdict
+from ..rollouts.doors import Correction, Judge, Revise, Verdict
 from ..rollouts.rollout import Problem
-
-RANDOM_CUT = "cut at a random step"
 
 
 class _Variant:
@@ -73,9 +71,9 @@ class RandomCutJudge(_Variant):
     """
 
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
-        """Revise at a uniformly drawn new step wherever the wrapped judge revises."""
+        """Revise at a uniformly drawn new step wherever the wrapped judge revises; the reason is that judge's."""
         verdict = await self.judge.review(problem, steps, first_new, seed=seed)
-        if isinstance(verdict, Keep):
-            return KEEP
-        step = first_new + int(random.Random(seed).random() * (len(steps) - first_new))
-        return Revise(step, RANDOM_CUT)
+        if not isinstance(verdict, Revise):  # Keep, or what the sampler will refuse
+            return verdict
+        draw = random.Random(f"random cut {seed}").random()  # apart from what the wrapped judge draws from its seed
+        return replace(verdict, step=first_new + int(draw * (len(steps) - first_new)))
