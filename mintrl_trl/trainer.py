@@ -364,7 +364,8 @@ class MInTRLTrainer(GRPOTrainer):
     ) -> dict[str, float]:
         """TRL's evaluation; rollouts are the policy's own, and two evaluations at one update draw the same noise."""
         self._eval_rows_started, self._eval_prefix = 0, metric_key_prefix
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        with self.door_counters.apart():
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """TRL's log lines; of several evaluation sets each has its name in all its metrics."""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import torch
 
-from mintrl_trl.baselines.mentor_decoding import EXPERT, STUDENT, MixedDecoder, MixedRow
+from mintrl_trl.baselines.mentor_decoding import MixedDecoder, MixedRow
 from mintrl_trl.baselines.mentor_mixing import acceptance, entropy, expert_weight, mixture_logps, residual_logits
 from mintrl_trl.errors import GenerationError
 from mintrl_trl.generation.lent_model import LentModel
@@ -43,10 +43,10 @@ def decoder(**options) -> MixedDecoder:
 
 
 def decode(todo, gamma, **options):
-    heard = []
-    work = decoder(**options).decode(todo, gamma, lambda tokens, ended: heard.append((tokens, ended)))
+    heard, made = [], decoder(**options)
+    work = made.decode(todo, gamma, lambda tokens, ended: heard.append((tokens, ended)))
     assert tuple(map(sum, zip(*heard, strict=True))) == (sum(len(row.ids) for row in todo), len(todo))
-    return work
+    return work, made.counters()
 
 
 @torch.no_grad()
@@ -125,14 +125,15 @@ def test_frequencies_are_those_of_the_mixture():
 
 
 def test_work_is_counted():
-    plain, drafted = (decode(rows([(1, 5)] * 3), 1e12, draft_tokens=k) for k in (1, 4))
+    (plain, passes), (drafted, fewer) = (decode(rows([(1, 5)] * 3), 1e12, draft_tokens=k) for k in (1, 4))
     tokens = plain.judged
     assert plain.drafted == plain.taken == tokens == drafted.judged == drafted.taken
-    assert plain.passes[STUDENT] == plain.passes[EXPERT] and drafted.passes[EXPERT] < plain.passes[EXPERT]
-    assert drafted.passes[STUDENT] >= plain.passes[STUDENT] and drafted.drafted >= tokens
-    assert plain.positions == {STUDENT: 2 + tokens, EXPERT: 3 + tokens}  # one prompt, read once, and a token a step
+    assert passes["passes/policy"] == passes["passes/expert"] > fewer["passes/expert"]
+    assert fewer["passes/policy"] >= passes["passes/policy"] and drafted.drafted == fewer["mentor/drafted"] >= tokens
+    assert passes["positions/policy"] == 2 + tokens  # one prompt, read once, and a token a step
+    assert passes["positions/expert"] == 3 + tokens
     assert plain.weight < 1e-9
-    followed = decode(rows([(1, 5)] * 3), 1e-9, draft_tokens=4)
+    followed, _ = decode(rows([(1, 5)] * 3), 1e-9, draft_tokens=4)
     assert followed.weight == followed.judged and followed.taken < followed.judged
 
 

@@ -13,8 +13,7 @@ counted from 1, alpha is 0 and all rollouts are on-policy: GRPO. Where MENTOR's 
 | `mentor/expert_weight` | the expert's share of the mixture, mean over tokens of mixed rollouts |
 | `mentor/taken` | share of the policy's drafts that stayed, of those that came to be judged |
 | `mentor/drafted` | tokens that the policy drafted, those never judged included, a plain number |
-| `passes/policy`, `passes/expert` | forward passes for mixed rollouts, all processes, plain numbers |
-| `positions/policy`, `positions/expert` | tokens in these passes, prompts and padding included, plain numbers |
+| `passes/policy`, `passes/expert`, `positions/...` | work of both models on rollouts of both kinds |
 | `seconds/mixed` | making mixed rollouts, mean over processes; part of `seconds/rollout` |
 
 A token that replaces a draft counts as an intervention, so `off_policy_share` has its usual meaning. Invariant: gamma,
@@ -34,7 +33,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from trl import get_peft_config, get_quantization_config
 
 from .. import trl_seams
-from ..batch_report import GeneratedBatch, reduce_totals
+from ..batch_report import DoorCounters, GeneratedBatch, reduce_totals
 from ..checkpoint_state import describe_run
 from ..config import MInTRLConfig
 from ..config_combinations import sharded_by
@@ -48,7 +47,7 @@ from ..rollouts.rollout import Author, Role, Rollout, RolloutRequest, Span, Stop
 from ..rollouts.schedule import Phase, Schedule, request_seed
 from ..trainer import MInTRLTrainer
 from ..training_rows import load_tokenizer
-from .mentor_decoding import EXPERT, STUDENT, MixedDecoder, MixedRow, MixingWork
+from .mentor_decoding import MixedDecoder, MixedRow, MixingWork
 from .mentor_mixing import FIRST_GAMMA, alpha, mentor_advantages, quantile
 from .teacher import load_teacher_tokenizer, loading_of, render_prompts, spell_alike
 
@@ -152,6 +151,7 @@ class MentorTrainer(MInTRLTrainer):
             draft_tokens=self.settings.draft_tokens,
             max_batch=args.local_max_batch,
         )
+        self.door_counters = DoorCounters(self.policy.generator, self.decoder)
         self.remove_callback(ConsoleCallback)
         self.add_callback(ConsoleCallback(self.schedule.intervention_updates, first_phase="mixed"))
         self._mixing, self._mixed_seconds = Totals(), 0.0
@@ -289,10 +289,6 @@ def _totals(work: MixingWork) -> Totals:
     totals = Totals()
     totals.add("mentor/expert_weight", work.weight, work.judged)
     totals.add("mentor/taken", work.taken, work.judged)
-    totals.add_number("mentor/drafted", work.drafted)
-    for kind, name in ((STUDENT, "policy"), (EXPERT, "expert")):
-        totals.add_number(f"passes/{name}", work.passes[kind])
-        totals.add_number(f"positions/{name}", work.positions[kind])
     return totals
 
 

@@ -12,7 +12,7 @@ no text. Invariant: between rounds both caches hold exactly the tokens before a 
 Letters: B rows being decoded, K drafts, V tokens of the vocabulary.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -62,16 +62,12 @@ class MixingWork:
         judged (`int`): Of these, those up to the first refused one of each round.
         taken (`int`): Of these, those that stayed.
         weight (`float`): Sum of the expert's weights over the judged ones.
-        passes (`Counter[Weights]`): Forward passes of each model.
-        positions (`Counter[Weights]`): Tokens in these passes, prompts and padding included.
     """
 
     drafted: int = 0
     judged: int = 0
     taken: int = 0
     weight: float = 0.0
-    passes: Counter[Weights] = field(default_factory=Counter)
-    positions: Counter[Weights] = field(default_factory=Counter)
 
 
 class MixedDecoder:
@@ -98,7 +94,7 @@ class MixedDecoder:
         draft_tokens: int = 4,
         max_batch: int = 256,
     ):
-        self._models = models
+        self._models, self._drafted = models, 0
         self._end_ids, self._pad_id, self._shared_ids = frozenset(end_ids), pad_id, shared_ids
         self._temperature, self._draft_tokens, self._max_batch = temperature, draft_tokens, max_batch
 
@@ -119,7 +115,6 @@ class MixedDecoder:
             GenerationError: Logits of a model are not finite.
         """
         waiting, batch, work = deque(rows), _Batch(self._models, self._pad_id), MixingWork()
-        passes, positions = self._models.forwards.copy(), self._models.positions.copy()
         with self._models.lent():
             while waiting or batch.rows:
                 if room := self._max_batch - len(batch.rows):
@@ -128,8 +123,16 @@ class MixedDecoder:
                 ended = self._round(batch, gamma, work)
                 batch.remove(ended)
                 on_tokens(work.judged - judged, len(ended))
-        work.passes, work.positions = self._models.forwards - passes, self._models.positions - positions
+        self._drafted += work.drafted
         return work
+
+    def counters(self) -> dict[str, float]:
+        """The work of both models so far, by metric name. The numbers only grow."""
+        counted = {"mentor/drafted": float(self._drafted)}
+        for kind, name in ((STUDENT, "policy"), (EXPERT, "expert")):
+            counted[f"passes/{name}"] = float(self._models.forwards[kind])
+            counted[f"positions/{name}"] = float(self._models.positions[kind])
+        return counted
 
     def _round(self, batch: "_Batch", gamma: float, work: MixingWork) -> list[int]:
         """Up to K tokens for every row. Returns the places of the rows that ended, ascending."""
