@@ -1,5 +1,6 @@
 """Losses for ablations: worked numbers, what each is one change away from, and how recipes ask for them."""
 
+import json
 import math
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from mintrl_trl.objective.ablations import (
 from mintrl_trl.objective.advantage import compute_advantages, soft_value
 from mintrl_trl.objective.loss import RegressionSettings, regression_loss
 from mintrl_trl.recipe import parse_recipe
-from tests.trainers import assert_same_weights, make_trainer, parity_reward, weights
+from tests.trainers import RejectLastStep, assert_same_weights, make_trainer, parity_reward, weights
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 NAN = math.nan
@@ -218,6 +219,30 @@ def test_bonus_withheld_from_failures_is_the_policy_anchor_where_all_fail(tmp_pa
     withheld = trained(tmp_path / "a", const_bonus="successes", reward=failing)
     proxy = trained(tmp_path / "b", anchor="proxy", reward=failing)
     assert_same_weights(withheld, proxy, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("credit", "logps", "weight"),
+    [
+        pytest.param("full", None, 1.0, id="full"),
+        pytest.param("masked", None, 0.0, id="masked"),
+        pytest.param("token_weights", (-50.0, -50.0), 2.0, id="token_weights at the cap"),
+        pytest.param("sequence_weights", (-50.0, -50.0), 2.0, id="sequence_weights at the cap"),
+    ],
+)
+def test_weight_of_intervention_tokens_is_a_metric(credit, logps, weight, tmp_path):
+    judge = RejectLastStep(logps=logps)
+    trained(tmp_path, phase1_loss="grpo", baseline="pooled", intervention_credit=credit, judge=judge)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["intervention/weight"] for line in lines if "intervention/weight" in line] == [weight, weight]
+
+
+@pytest.mark.parametrize("bonus", ["tokens", "equal"])
+def test_bonus_elsewhere_trains_otherwise(bonus, tmp_path):
+    changed = trained(tmp_path / "a", const_bonus=bonus, beta2=0.1)
+    const, proxy = (trained(tmp_path / anchor, anchor=anchor, beta2=0.1) for anchor in ("const", "proxy"))
+    for other in (const, proxy):
+        assert any(not torch.allclose(changed[name], other[name], rtol=1e-3, atol=1e-4) for name in other)
 
 
 def test_optimizer_is_reset_after_the_updates_that_are_named(tmp_path):

@@ -259,7 +259,7 @@ def test_minutes_are_measured_or_taken_from_runs_of_the_same_recipe():
     cells = [CONST.cell(0), Arm("short", "quickstart", settings(max_steps=75)).cell(0), GRPO.cell(0)]
     minutes = expected_minutes(cells, {summary["key"]: summary})
     assert [minutes[cell.key] for cell in cells[:2]] == [2.0, 1.0]
-    assert minutes[cells[2].key] == pytest.approx((25 + 300 * 0.8) / 60)
+    assert minutes[cells[2].key] == pytest.approx((25 + 300 * 0.5) / 60)
 
 
 def test_page_has_verdicts_tables_and_where_numbers_come_from(tmp_path):

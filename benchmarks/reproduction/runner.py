@@ -22,7 +22,7 @@ from .cells import RECIPES, Cell
 from .summary import summarize, write_summary
 
 ROOT = RECIPES.parent
-SECONDS_PER_UPDATE = 0.8  # of a method not yet measured, two runs side by side on two cores
+SECONDS_PER_UPDATE = 0.5  # of a method not yet measured, two runs side by side on two cores
 SECONDS_APART = 25.0  # starting, evaluations
 _LOG_END_CHARS = 1500
 

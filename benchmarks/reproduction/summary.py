@@ -37,6 +37,7 @@ CURVES = (
     "grad_norm",
     "step/seconds",
 )
+ALSO_NAMED = {"entropy/sample": "entropy/policy"}  # of distillation: over all rollouts, which are the policy's own
 # Numbers that are summed over the run, by their beginnings: tokens, and forward passes by whose they are.
 SUMMED = ("tokens/", "passes/", "positions/", "sft/")
 SAMPLED = ("tokens/policy", "tokens/discarded", "tokens/lookahead")  # by the policy, trained on or not
@@ -187,8 +188,9 @@ def _curves(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     for name in CURVES:
         bins: dict[int, list[float]] = defaultdict(list)
         for line in lines:
-            if line.get(name) is not None and line["update"]:
-                bins[(line["update"] - 1) // width].append(line[name])
+            value = line.get(name, line.get(ALSO_NAMED.get(name)))
+            if value is not None and line["update"]:
+                bins[(line["update"] - 1) // width].append(value)
         if bins:
             curves[name] = [
                 [min((number + 1) * width, last), float(f"{fmean(values):.4g}")] for number, values in bins.items()
