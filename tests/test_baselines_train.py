@@ -12,14 +12,19 @@ from datasets import Dataset
 from mintrl_trl.baselines.on_policy import trl_arguments
 from mintrl_trl.baselines.opd import OPDArguments, OPDTrainer
 from mintrl_trl.baselines.sft_grpo import IGNORED, SFTArguments, SupervisedTrainer
+from mintrl_trl.baselines.teacher import teacher_generator
+from mintrl_trl.baselines.trajectories import collect_trajectories
 from mintrl_trl.config import MInTRLConfig
 from mintrl_trl.data import chains
 from mintrl_trl.errors import CheckpointError, ConfigError
 from mintrl_trl.reporting.run_folder import RunFolder
 from tests.bigram import bigram_model
+from tests.fake_vllm import FakeVLLM, events
 from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny_qwen import cached_qwen, qwen_tokenizer
 
 pytestmark = pytest.mark.slow
+SERVED = "tiny/qwen3"
 RECIPES = Path(__file__).parents[1] / "recipes"
 ID = {text: chains.encode(text)[0] for text in "0123#?"}
 P_DIGITS = chains.encode(chains.DIGITS)
@@ -124,6 +129,72 @@ def test_sft_is_the_mean_negative_log_likelihood_of_the_response(tmp_path, more,
     assert losses == [pytest.approx(loss, rel=1e-4)]
 
 
+# Servers
+
+
+def letters(body: dict) -> list[dict]:
+    """Ten letters and the end."""
+    ids = [*range(65, 75), qwen_tokenizer().eos_token_id][: body["max_tokens"]]
+    return events(body["prompt"], ids, size=4, finish="stop" if len(ids) == 11 else "length")
+
+
+@pytest.fixture
+def server():
+    with cached_qwen(SERVED), FakeVLLM(SERVED) as fake:
+        fake.script = letters
+        yield fake
+
+
+def test_a_distilled_policy_is_sampled_from_its_vllm_server(tmp_path, server):
+    settings = config(
+        tmp_path / "run",
+        use_vllm=True,
+        vllm_server_base_url=server.url,
+        max_steps=2,
+        max_completion_length=24,
+        learning_rate=1e-3,
+    )
+    trainer = OPDTrainer(
+        SERVED,
+        settings=settings,
+        reward=lambda completions, **_: [float(len(text) > 5) for text in completions],
+        method={"name": "opd"},
+        args=trl_arguments(OPDArguments, settings, beta=1.0, teacher_model_init_kwargs={"dtype": "float32"}),
+        teacher_model=SERVED,
+        teacher_tokenizer=qwen_tokenizer(),
+        teacher_template_kwargs={},
+        train_dataset=Dataset.from_list([{"prompt": f"{i}+1="} for i in range(4)]),
+    )
+    trainer.train()
+    trainer.close()
+    lines = [line for line in RunFolder(tmp_path / "run").metrics() if "loss" in line]
+    assert [line["rewards/control"] for line in lines] == [1.0, 1.0]
+    records = list(RunFolder(tmp_path / "run").rollouts())
+    assert len(records) == 2 * 2 * 4
+    assert {span.weight_version for record in records for span in record.spans} == {"update-0", "update-1"}
+    assert server.weights_path is not None  # those of the second update
+
+
+def test_a_teacher_on_a_server_writes_the_trajectories(tmp_path, server):
+    settings = config(tmp_path / "run", max_completion_length=24)
+    with teacher_generator(SERVED, qwen_tokenizer(), settings, server.url) as (generator, vocabulary):
+        kept = collect_trajectories(
+            generator,
+            vocabulary,
+            [[48, 43]] * 3,
+            [{"prompt": str(number)} for number in range(3)],
+            lambda completions, **_: [1.0] * len(completions),
+            tmp_path / "trajectories.jsonl",
+            attempts=2,
+            only_right=True,
+            max_completion_tokens=24,
+            seed=0,
+            show_progress=False,
+        )
+    assert [item.prompt for item in kept] == [0, 1, 2]
+    assert {item.ids for item in kept} == {(*range(65, 75), qwen_tokenizer().eos_token_id)}
+
+
 # Recipes
 
 SHORT = {
@@ -201,9 +272,11 @@ def test_a_run_that_goes_on_ends_as_one_that_never_stopped(tmp_path, monkeypatch
         run_here(monkeypatch, tmp_path, recipe, output_dir="cut", **going_on | {"divergence": 0.25})
 
 
-def test_a_teacher_of_another_family_is_refused(tmp_path, monkeypatch):
+def test_what_a_method_cannot_follow_is_refused(tmp_path, monkeypatch):
     tiny_model().save_pretrained(tmp_path / "tiny")
     tiny_tokenizer().save_pretrained(tmp_path / "tiny")
+    with pytest.raises(ConfigError, match="epsilon_high"):
+        run_here(monkeypatch, tmp_path, "chains_opsd", epsilon_high=0.28)
     with pytest.raises(ConfigError, match="teacher_model"):
         run_here(monkeypatch, tmp_path, "chains_opd", teacher_model=tmp_path / "tiny")
     with pytest.raises(ConfigError, match=r"train_chains_teacher\.py"):

@@ -44,6 +44,29 @@ from ..training_rows import (
 )
 from .scoring import score_rollouts
 
+# Settings that act in GRPO's or MInTRL's loss, or on their way to it, alone.
+OF_GRPO = frozenset(
+    {
+        "updates_per_generation",
+        "num_iterations",
+        "beta",
+        "sync_ref_model",
+        "epsilon",
+        "epsilon_high",
+        "delta",
+        "loss_type",
+        "scale_rewards",
+        "reward_weights",
+        "importance_sampling_level",
+        "top_entropy_quantile",
+        "mask_truncated_completions",
+        "phase2_importance_correction",
+        "reset_optimizer_at_switch",
+        "dry_run_worst_case",
+        "eval_strategy",
+    }
+)
+
 
 class OnPolicyRollouts:
     """In front of a TRL trainer that asks for completions: gives it the policy's rollouts, and keeps a run folder.
@@ -71,10 +94,7 @@ class OnPolicyRollouts:
         train_dataset: Dataset,
         **kwargs: Any,
     ):
-        if settings.updates_per_batch != 1:
-            name = "updates_per_generation" if settings.updates_per_generation != 1 else "num_iterations"
-            allowed = f"1 for `method: {method['name']}`: every update has rollouts of its own"
-            raise ConfigError(name, getattr(settings, name), allowed, f"remove {name}")
+        refuse_other_objectives(settings, method["name"])
         check_rows(train_dataset, "train_dataset")
         tokenizer = load_tokenizer(model, settings)
         train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, settings)
@@ -192,6 +212,19 @@ class OnPolicyRollouts:
         """Stop the sampler, the generator and their threads. Training after `close` is an error."""
         self.sampler.close()
         self.policy.close()
+
+
+def refuse_other_objectives(settings: MInTRLConfig, method: str) -> None:
+    """Refuse settings of GRPO's loss, and whatever else a trainer without rewards and ratios would pass over.
+
+    Raises:
+        ConfigError: Names the setting.
+    """
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in OF_GRPO and value != field.default:
+            allowed = f"unset for `method: {method}`, whose loss is a divergence from a teacher"
+            raise ConfigError(field.name, value, allowed, f"remove {field.name}")
 
 
 class RecipeBehind:

@@ -11,6 +11,7 @@ Invariant: a stage that is complete, with the same settings and data, is not don
 import json
 import logging
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -177,7 +178,9 @@ def supervise(
         ConfigError: The teacher solved not one problem.
     """
     arguments, settings = recipe.arguments, recipe.config
+    begun = time.monotonic()
     kept, teacher_tokenizer = _trajectories(recipe, task, rows, folder)
+    teacher_seconds = time.monotonic() - begun
     if not kept:
         allowed = f"a model that solves at least one of {len(rows)} problems in {arguments.sft_attempts} tries"
         raise ConfigError(
@@ -212,6 +215,7 @@ def supervise(
         "sft/trajectories": len(kept),
         "sft/tries": len(tries),
         "sft/teacher_tokens": sum(len(tried.ids) for tried in tries),
+        "sft/teacher_seconds": teacher_seconds,
         "sft/seconds": trainer.state.log_history[-1].get("train_runtime", math.nan),
     }
 
