@@ -122,7 +122,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         "ablations",
         "Ablations",
-        "One setting of MInTRL-Const at a time, in the harder world; the judge's anchor with a model as judge.",
+        "One setting of MInTRL-Const at a time, in the harder world; the judge's anchor, with a model as judge, in the "
+        "plain one.",
         (
             HARD_CONST,
             _hard("baseline of all rollouts", baseline="pooled"),

@@ -69,16 +69,17 @@ def _head(experiments: Sequence[Experiment], summaries: Mapping[str, Mapping[str
     cells = distinct(cell for experiment in experiments for cell in experiment.cells() if cell.known)
     done = [summaries[cell.key] for cell in cells if cell.key in summaries]
     minutes = sum(summary["minutes"] for summary in done)
+    world = "docs/small_world.md" if quick else "[small_world.md](small_world.md)"
     warning = "\nThis is the quick set: one seed and short runs. It shows that all runs; its numbers say little.\n"
     return f"""
 # The paper's experiments in miniature
 
 Written by `make reproduce{"-quick" if quick else ""}`; change nothing here by hand.
 {warning if quick else ""}
-The small world is that of the [README](../README.md): chains of table look-ups, in which a base model of 0.13 million
-parameters has some entries wrong and cannot find that out by itself. It can show a mechanism, not its size in models of
-billions of parameters. {len(done)} of {len(cells)} runs are there, {minutes / 60:.1f} hours of one core together.
-Numbers are means over seeds ± their sample standard deviation, of the policy alone, never of the judge.
+The small world ({world}): chains of table look-ups, in which a base model of 0.13 million parameters has
+some entries wrong and cannot find that out by itself. It can show a mechanism, not its size in models of billions of
+parameters. {len(done)} of {len(cells)} runs are there, {minutes / 60:.1f} hours of one core together. Numbers are
+means over seeds ± their sample standard deviation, of the policy alone, never of the judge.
 
 One mean is above another where their difference passes a one-sided Welch test at 95 %, its standard error taken as one
 percentage point at least. Where both are above 98 % or below 2 %, nothing can be told. Where no difference passes, a
