@@ -54,7 +54,7 @@ def summary_of(arm: Arm, seed: int, hard: dict[int, float], **changes) -> dict:
                 "update": update,
                 "pass": {name: {"1": value, "16": min(1.0, 2 * value)} for name in ("all", "easy", "hard")},
                 "tokens/sampled": 6000 * update,
-                "tokens/judge": 4000 * update,
+                "tokens/teacher": 4000 * update,
                 "seconds": 2.0 * update,
             }
             for update, value in hard.items()
@@ -163,9 +163,9 @@ def test_first_evaluation_that_has_cost_as_much():
     long = summary_of(GRPO, 0, {0: 0.0, 100: 0.1, 200: 0.2, 300: 0.3})
     short = summary_of(CONST, 0, {0: 0.0, 150: 0.8})
     assert matched(long, short, "seconds")["update"] == 200
-    short["evaluations"][-1]["tokens/judge"] += 1_000_000  # 2.5 million tokens in all
+    short["evaluations"][-1]["tokens/teacher"] += 1_000_000  # 2.5 million tokens in all
     assert matched(long, short, "tokens")["update"] == 300
-    short["evaluations"][-1]["tokens/judge"] += 1_000_000
+    short["evaluations"][-1]["tokens/teacher"] += 1_000_000
     assert matched(long, short, "tokens") is None
 
 

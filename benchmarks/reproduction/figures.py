@@ -58,7 +58,7 @@ def draw_figures(results: Results, folder: Path) -> list[Drawn]:
         if arms := _with_runs(results, name):
             caption = (
                 "Hard problems: Pass@1 over updates, Pass@k after the last one, and Pass@1 over all tokens spent, the "
-                "judge's counted. Bands: sample standard deviation over seeds."
+                "judge's, expert's and teacher's counted. Bands: sample standard deviation over seeds."
             )
             drawn.append(_save(_learning(results, arms), folder, name, "learning", caption))
     if arms := _with_runs(results, "table1"):
@@ -106,7 +106,7 @@ def _learning(results: Results, arms: Sequence[str]) -> Figure:
     for axes, title, label in (
         (over_updates, "Pass@1 of hard problems", "update"),
         (over_k, "Pass@k of hard problems, at the end", "k"),
-        (over_tokens, "Pass@1 of hard problems", "million tokens, the judge's counted"),
+        (over_tokens, "Pass@1 of hard problems", "million tokens, helpers' counted"),
     ):
         _finish(axes, title, label)
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
@@ -130,7 +130,7 @@ def _dynamics(results: Results, arms: Sequence[str]) -> Figure:
             at = results.arm(name).at
             found = [run["curves"].get(curve) for run in results.summaries(name)]
             curves = [[point for point in points if at is None or point[0] <= at] for points in found if points]
-            if curves:
+            if any(value for points in curves for _, value in points):
                 _band(axes, curves, _colour(name), name.partition("/")[2], marker="")
         _finish(axes, title, "update")
         axes.set_ylim(bottom=0)
@@ -202,7 +202,7 @@ def _by(runs: Sequence[Sequence[Mapping[str, Any]]], place: Any) -> list[list[tu
 
 
 def _tokens(line: Mapping[str, Any]) -> float:
-    return (line["tokens/sampled"] + line["tokens/judge"]) / 1e6
+    return (line["tokens/sampled"] + line["tokens/teacher"]) / 1e6
 
 
 def _band(axes: Axes, curves: Sequence[Sequence[Sequence[float]]], colour: str, label: str, marker: str = "o") -> None:

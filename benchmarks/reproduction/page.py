@@ -14,7 +14,7 @@ from .claim_list import CLAIMS
 from .claims import SHARE, Status
 from .figures import Drawn, draw_figures
 from .scores import Results, Score
-from .summary import SAMPLED
+from .summary import SAMPLED, TAUGHT
 
 COLUMNS = (
     ("hard Pass@1", "hard@1"),
@@ -155,9 +155,9 @@ def _base_row(summary: Mapping[str, Any], columns: Sequence[tuple[str, str]]) ->
 
 
 def _tokens_per_update(summary: Mapping[str, Any]) -> float:
-    """Tokens sampled by the policy, and read and written by the judge, over the updates of the whole run."""
+    """Tokens of the policy and of whoever helps it, over the updates of the whole run."""
     totals = summary["totals"]
-    names = (*SAMPLED, "judge/read", "judge/written")
+    names = (*SAMPLED, *TAUGHT, "judge/read", "judge/written")
     return sum(totals.get(name, 0.0) for name in names) / summary["updates"]
 
 
@@ -198,9 +198,10 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
     lines = [
         "## Where the numbers come from",
         "",
-        "`tokens per update` counts what the policy sampled, kept or not, and what a judge that is a language model "
-        "without a cache would have read and written. `minutes` is the wall-clock of a process of one thread, "
-        "evaluations included, with another one beside it.",
+        "`tokens per update` counts what the policy sampled, kept or not; what a judge that is a language model and has "
+        "no cache would have read and written; what MENTOR's expert read; what the teacher of SFT+GRPO wrote. What a "
+        "teacher reads in distillation is left out: it is what the policy sampled, once more. `minutes` is the "
+        "wall-clock of a process of one thread, evaluations included, with another one beside it.",
         "",
         "| experiment | runs | seeds | commits | minutes | machine |",
         "| --- | ---: | --- | --- | ---: | --- |",

@@ -165,7 +165,7 @@ def matched(summary: Mapping[str, Any], other: Mapping[str, Any], cost: str) -> 
     """
 
     def spent(line: Mapping[str, Any]) -> float:
-        return line["seconds"] if cost == "seconds" else line["tokens/sampled"] + line["tokens/judge"]
+        return line["seconds"] if cost == "seconds" else line["tokens/sampled"] + line["tokens/teacher"]
 
     budget = spent(other["evaluations"][-1])
     return next((line for line in summary["evaluations"] if spent(line) >= budget), None)

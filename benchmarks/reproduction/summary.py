@@ -41,6 +41,7 @@ ALSO_NAMED = {"entropy/sample": "entropy/policy"}  # of distillation: over all r
 # Numbers that are summed over the run, by their beginnings: tokens, and forward passes by whose they are.
 SUMMED = ("tokens/", "passes/", "positions/", "sft/")
 SAMPLED = ("tokens/policy", "tokens/discarded", "tokens/lookahead")  # by the policy, trained on or not
+TAUGHT = ("positions/expert", "sft/teacher_tokens")  # of MENTOR's expert, and of the teacher that writes solutions
 UPDATE_TIMES = ("step/seconds", "sft/seconds")
 TIMES = ("step/seconds", "seconds/rollout", "seconds/mixed", "seconds/reward", "seconds/sync")
 MEANS = ("off_policy_share", "reward_gap", "intervention/kl", "imitation_bonus")
@@ -57,7 +58,7 @@ def summarize(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
 
     Returns:
         `dict`: Plain values. `evaluations` holds, for each update that was evaluated, Pass@k of each subset in
-        [0, 1], and the tokens and seconds spent up to there.
+        [0, 1], and the seconds and tokens spent up to there, the policy's and those of whoever helps it.
     """
     run = RunFolder(folder)
     lines, work = list(run.metrics()), judge_work(folder / "rollouts.jsonl")
@@ -158,11 +159,12 @@ def _evaluations(
         update = line["update"]
         before = [other for other in lines if other["update"] <= update]
         sampled = sum(other.get(name) or 0 for other in before for name in SAMPLED)
+        judged = sum(done.read + done.written for number, done in work.items() if number <= update)
         yield {
             "update": update,
             "pass": _passes(line["problems"]),
             "tokens/sampled": int(sampled),
-            "tokens/judge": sum(done.read + done.written for number, done in work.items() if number <= update),
+            "tokens/teacher": int(judged + sum(other.get(name) or 0 for other in before for name in TAUGHT)),
             "seconds": round(sum(other.get(name, 0.0) for other in before for name in UPDATE_TIMES), 1),
         }
 
