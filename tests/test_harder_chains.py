@@ -18,11 +18,13 @@ from mintrl_trl.judge_setup import build_judge
 from mintrl_trl.judges.exact import ChainsJudge
 from mintrl_trl.judges.teacher import THRESHOLD, TeacherJudge
 from mintrl_trl.judges.variants import PlaceboJudge, RandomCutJudge
+from mintrl_trl.pass_at_k_callback import PassAtKCallback
 from mintrl_trl.recipe import RecipeArguments
 from mintrl_trl.rollouts.doors import KEEP, Revise, TokenText
 from mintrl_trl.rollouts.rollout import Problem
 from mintrl_trl.tasks import build_task
 from tests.test_tasks import chains as recipe
+from tests.tiny import tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +160,12 @@ def test_words_for_world_reward_and_judge():
     assert build_task(recipe(reward="random")).reward is random_reward
 
 
+def test_evaluation_asks_for_the_outcome_whatever_is_rewarded():
+    task = build_task(recipe(reward="random"))
+    trainer = SimpleNamespace(processing_class=None, args=None)
+    assert PassAtKCallback(trainer, task, RecipeArguments(task="chains")).reward is chains_reward
+
+
 def test_the_defaults_are_the_small_world_as_ever():
     task = build_task(recipe())
     assert isinstance(task.judge, ChainsJudge)
@@ -214,6 +222,12 @@ def test_words_of_the_small_world_belong_to_it(settings, message):
     with pytest.raises(ConfigError) as caught:
         RecipeArguments(task="math", dataset="rows.jsonl", **settings)
     assert message in str(caught.value)
+
+
+def test_a_model_of_another_world_is_no_teacher(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="the small world's 26 tokens"):
+        teacher_judge(str(tmp_path))
 
 
 @pytest.mark.parametrize(
