@@ -198,8 +198,8 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
     lines = [
         "## Where the numbers come from",
         "",
-        "`tokens per update` counts what the policy sampled, kept or not; what a judge that is a language model and has "
-        "no cache would have read and written; what MENTOR's expert read; what the teacher of SFT+GRPO wrote. What a "
+        "`tokens per update` counts what the policy sampled, kept or not; what a judge, as a language model without "
+        "a cache, would have read and written; what MENTOR's expert read; what the teacher of SFT+GRPO wrote. What a "
         "teacher reads in distillation is left out: it is what the policy sampled, once more. `minutes` is the "
         "wall-clock of a process of one thread, evaluations included, with another one beside it.",
         "",
