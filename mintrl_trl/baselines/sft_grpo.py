@@ -11,6 +11,7 @@ Invariant: a stage that is complete, with the same settings and data, is not don
 import json
 import logging
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 from trl.trainer.utils import create_model_from_path
 
+from ..batch_report import DoorCounters
 from ..checkpoint_state import decisive_settings, describe_data, settings_part
 from ..checkpoints import replace_text
 from ..errors import ConfigError
@@ -78,6 +80,7 @@ class SupervisedTrainer(SFTTrainer):
         self.policy: Policy | None = None
         if evaluated:
             self.policy = build_policy(self, judge=None, generator=None, new_adapter=adapter)
+            self.door_counters = DoorCounters(self.policy.generator)
         self.run_folder = RunFolder(self.args.output_dir) if self.accelerator.is_main_process else None
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -199,7 +202,7 @@ def supervise(
     )
     for verbose in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(verbose)
-    trainer.add_callback(ConsoleCallback(0))
+    trainer.add_callback(ConsoleCallback(sys.maxsize, first_phase="supervised"))
     if trainer.run_folder is not None:
         trainer.run_folder.recipe = recipe.description()
         trainer.add_callback(RunFolderCallback(trainer.run_folder, args))
