@@ -14,10 +14,12 @@ from benchmarks.reproduction.claims import (
     Status,
     above_base,
     alike,
+    all_of,
     falls,
     higher,
     higher_at_cost,
     not_above_base,
+    not_testable,
     peaks,
     ratio_within,
     within,
@@ -213,6 +215,27 @@ def test_verdict_names_the_numbers_behind_it():
 )
 def test_other_rules(rule, status):
     assert rule(results()).status.value == status
+
+
+@pytest.mark.parametrize(
+    ("metrics", "const", "status"),
+    [
+        pytest.param(("hard@1", "hard@16"), (0.8, 0.82), "reproduced", id="both"),
+        pytest.param(("hard@1", "hard@16"), (0.1, 0.12), "not reproduced", id="neither"),
+        pytest.param(("hard@1", "all@8"), (0.8, 0.82), "not run", id="one is missing"),
+    ],
+)
+def test_all_of(metrics, const, status):
+    rule = all_of({metric: higher(["table/Const"], ["table/GRPO"], metric) for metric in metrics})
+    assert rule(results(const)).status.value == status
+
+
+def test_what_cannot_be_decided_does_not_stand_in_the_way():
+    decided, open_ = alike("table/Const", "table/Const", "hard@1"), not_testable("no way to tell")
+    verdict = all_of({"one": decided, "other": open_})(results())
+    assert verdict.status is Status.REPRODUCED
+    assert verdict.numbers.endswith("other: no way to tell")
+    assert all_of({"other": open_})(results()).status is Status.NOT_TESTABLE
 
 
 @pytest.mark.parametrize(

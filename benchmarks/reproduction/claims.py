@@ -82,6 +82,23 @@ def higher(arms: Sequence[str], than: Sequence[str], metric: str, *, share: bool
     return rule
 
 
+def all_of(rules: Mapping[str, Rule]) -> Rule:
+    """All rules that can be decided hold; they go by what they are about."""
+
+    def rule(results: Results) -> Verdict:
+        verdicts = {name: each(results) for name, each in rules.items()}
+        statuses = {verdict.status for verdict in verdicts.values()}
+        if Status.NOT_RUN in statuses:
+            return NOT_RUN
+        shown = "; ".join(f"{name}: {verdict.numbers}" for name, verdict in verdicts.items())
+        decided = statuses - {Status.NOT_TESTABLE}
+        if len(decided) == 1:
+            return Verdict(decided.pop(), shown)
+        return Verdict(Status.NOT_REPRODUCED if decided else Status.NOT_TESTABLE, shown)
+
+    return rule
+
+
 def alike(left: str, right: str, metric: str) -> Rule:
     """The two do not differ by more than chance."""
 

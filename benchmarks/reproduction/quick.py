@@ -10,7 +10,7 @@ from .experiments import EXPERIMENTS
 
 UPDATES, PHASE_1, LONG = 60, 36, 120
 SEEDS = (0,)
-EVALUATION = (("eval_problems", 64), ("eval_samples", 8), ("eval_every", 30))
+EVALUATION = (("eval_problems", 64), ("eval_every", 30))
 LEFT_OUT = ("harder", "reward", "control baseline", "masked", "weights")  # arms whose names hold one of these
 
 
