@@ -243,6 +243,11 @@ def test_an_expert_that_cannot_write_along_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"it has \[5\]"):
         mentor_trainer(tmp_path, expert=expert)
 
+    short = tiny_model(1)
+    short.config.max_position_embeddings = 40
+    with pytest.raises(ConfigError, match="= 48 positions, not 40"):
+        mentor_trainer(tmp_path, expert=short)
+
     other = PreTrainedTokenizerFast(tokenizer_object=build_tokenizer().backend_tokenizer)
     with pytest.raises(ConfigError, match="vocabulary"):
         mentor_trainer(tmp_path, expert_tokenizer=other)

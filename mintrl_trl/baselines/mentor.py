@@ -137,6 +137,7 @@ class MentorTrainer(MInTRLTrainer):
         self.schedule = Schedule(args.num_control, args.num_intervened, max(args.intervention_updates - 1, 0))
         expert = _load(expert, args) if isinstance(expert, str) else expert
         self.expert = expert.eval().requires_grad_(False).to(self.accelerator.device)
+        _check_reach(args, self.expert)
         _check_same_ends(self.eos_token_ids, self.expert)
         student = self.accelerator.unwrap_model(self.model)
         models = LentModel(student, base_model=self.expert, autocast=self.accelerator.autocast)
@@ -318,6 +319,15 @@ def _load(expert: str, args: MInTRLConfig) -> PreTrainedModel:
         why = str(error).strip().partition("\n")[0]
         allowed = f"a folder or hub id of a causal language model ({why})"
         raise ConfigError("teacher_model", expert, allowed, "correct the path or id") from error
+
+
+def _check_reach(args: MInTRLConfig, expert: PreTrainedModel) -> None:
+    """The expert has room for prompt and response."""
+    positions = getattr(expert.config.get_text_config(), "max_position_embeddings", None)
+    needed = args.max_prompt_length + args.max_completion_length
+    if positions is not None and needed > positions:
+        allowed = f"a model with max_prompt_length + max_completion_length = {needed} positions, not {positions}"
+        raise ConfigError("teacher_model", expert.config.name_or_path, allowed, "lower max_completion_length")
 
 
 def _check_same_ends(end_ids: Sequence[int], expert: PreTrainedModel) -> None:

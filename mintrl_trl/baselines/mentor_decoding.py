@@ -160,7 +160,7 @@ class MixedDecoder:
         """The student goes on alone: K ids (B,), the logits (B, V) they are drawn from, positions (B,) of the first."""
         positions = batch.lengths[STUDENT] + 1  # tokens before the one that is drawn, the newest included
         drafts, logits, newest = [], [], batch.newest[STUDENT]
-        for k in range(self._draft_tokens):
+        for k in range(min(self._draft_tokens, max(row.max_tokens - len(row.ids) for row in batch.rows))):
             logits.append(self._logits(batch, STUDENT, newest[:, None])[:, -1])
             newest, logps = draw(logits[-1], batch.seeds[0], positions + k, self._temperature)
             if not logps.isfinite().all():
@@ -179,7 +179,7 @@ class MixedDecoder:
         logps: Tensor,
     ) -> None:
         """Where a draft was refused, put the expert's token into `ids` and its log-probability into `logps`."""
-        refused = (kept < self._draft_tokens).nonzero().squeeze(1)  # (R,) rows
+        refused = (kept < len(student_logits)).nonzero().squeeze(1)  # (R,) rows
         if not len(refused):
             return
         places = kept[refused]
@@ -196,7 +196,7 @@ class MixedDecoder:
         self, batch: "_Batch", kept: Tensor, ids: Tensor, logps: Tensor, weights: Tensor, work: MixingWork
     ) -> list[int]:
         """Give each row its tokens, up to its end, and forget what was drafted beyond them."""
-        drafts = self._draft_tokens
+        drafts = ids.shape[1]
         given, ended = [], []
         columns = zip(batch.rows, kept.tolist(), ids.tolist(), logps.tolist(), weights.tolist(), strict=True)
         for place, (row, number, row_ids, row_logps, row_weights) in enumerate(columns):
