@@ -135,6 +135,24 @@ def test_grpo_on_an_intervened_rollout_by_hand(credit, weights, intervention_log
     torch.testing.assert_close(arguments["logps"].grad[0].tolist(), moved, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("credit", list(Credit), ids=lambda credit: credit.value)
+def test_broken_padding_reaches_neither_loss_nor_gradient(credit):
+    def run(fill):
+        arguments = terms([0, 1])
+        padding = ~arguments["response_mask"]
+        arguments["logps"] = arguments["logps"].detach().masked_fill(padding, fill).requires_grad_()
+        arguments["old_logps"] = arguments["old_logps"].masked_fill(padding, fill)
+        settings = IntervenedGRPO(credit, 2.0, -0.2, 0.2, 0.2, 3.0)
+        advantages = torch.tensor([0.75, -0.25], dtype=torch.float64)
+        loss, _ = intervened_grpo_loss(
+            **arguments, advantages=advantages, denominator=torch.tensor(6.0), settings=settings
+        )
+        loss.backward()
+        return loss.detach(), arguments["logps"].grad
+
+    torch.testing.assert_close(run(NAN), run(0.0))
+
+
 def test_grpo_is_clipped_twice_where_the_advantage_is_negative():
     logps = torch.tensor([[1.5, 0.3]], dtype=torch.float64, requires_grad=True)  # ratios e^1.5 and e^0.3
     everywhere = torch.ones(1, 2, dtype=torch.bool)

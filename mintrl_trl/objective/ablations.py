@@ -143,11 +143,13 @@ def intervened_grpo_loss(
     Returns:
         `tuple`: The loss (), and the weights (B, C) of all tokens.
     """
-    old = (logps if old_logps is None else old_logps).detach()  # (B, C)
-    ratio = torch.exp(logps - old)
+    dtype = torch.float64 if logps.dtype == torch.float64 else torch.float32
+    logps = logps.to(dtype)
+    old = (logps if old_logps is None else old_logps.to(dtype)).detach()  # (B, C)
+    ratio = torch.exp(torch.where(response_mask, logps - old, 0.0))  # of padding 1, whatever stands there
     clipped = ratio.clamp(1 - settings.epsilon_low, 1 + settings.epsilon_high)
     bounded = ratio if settings.delta is None else ratio.clamp(max=settings.delta)
-    gain = advantages.unsqueeze(1)  # (B, 1)
+    gain = advantages.to(dtype).unsqueeze(1)  # (B, 1)
     per_token = -torch.min(bounded * gain, clipped * gain)  # (B, C)
     weights = _weights(old, response_mask & ~policy_authored, intervention_logps, settings)  # (B, C)
     return torch.where(response_mask, per_token * weights, 0.0).sum() / denominator, weights
