@@ -3,6 +3,7 @@
 import json
 import math
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -251,6 +252,23 @@ def test_a_stage_that_is_complete_is_not_done_again(tmp_path, monkeypatch, capsy
     run_here(monkeypatch, tmp_path, "chains_sft_grpo", **settings | {"sft_learning_rate": 2e-3})
     assert (folder.path / "sft-previous-1" / "model" / "model.safetensors").stat().st_mtime_ns == written
     assert (stage.path / "stage.json").exists()
+
+
+def test_a_stage_that_was_interrupted_goes_on_from_its_checkpoint(tmp_path, monkeypatch, capsys):
+    settings = {"teacher_model": chains.base_model_path(), "output_dir": "run", "sft_attempts": 1, "max_steps": 1}
+    settings |= {"save_strategy": "steps", "save_steps": 1, "sft_batch_size": 1, "sft_epochs": 2}
+    folder = run_here(monkeypatch, tmp_path, "chains_sft_grpo", **settings)
+    stage = folder.path / "sft"
+    weights, tries = (stage / "model" / "model.safetensors").read_bytes(), (stage / "trajectories.jsonl").read_bytes()
+    last = max(stage.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    assert last.name == "checkpoint-2"
+    for path in (last, stage / "model"):
+        shutil.rmtree(path)
+    (stage / "stage.json").unlink()
+    run_here(monkeypatch, tmp_path, "chains_sft_grpo", **settings)
+    assert (stage / "model" / "model.safetensors").read_bytes() == weights
+    assert (stage / "trajectories.jsonl").read_bytes() == tries
+    assert [line["update"] for line in RunFolder(stage).evaluations()] == [0, 2]
 
 
 @pytest.mark.parametrize("recipe", ["chains_opd", "chains_opsd"])
