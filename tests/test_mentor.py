@@ -1,13 +1,16 @@
 """MENTOR's trainer on tiny models: who writes what, advantages of both kinds, gamma, the end of mixing, refusals."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from mintrl_trl import ConfigError, MInTRLConfig
 from mintrl_trl.baselines import build_trainer
@@ -201,6 +204,44 @@ def test_the_recipe_of_the_small_world(tmp_path, monkeypatch):
     (first,) = (line for line in metrics if "mentor/gamma" in line)
     assert first["mentor/taken"] > 0.999 and first["off_policy_share"] < 0.001  # but for rounding
     assert any("rewards/control" in line and line["update"] == 3 for line in metrics)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_two_processes_make_the_rollouts_and_gammas_of_one(tmp_path):
+    expert = AutoModelForCausalLM.from_pretrained(base_model_path())
+    with torch.no_grad():
+        expert.model.norm.weight.mul_(0.6)  # of another opinion
+    expert.save_pretrained(tmp_path / "expert")
+    build_tokenizer().save_pretrained(tmp_path / "expert")
+    short = {"max_steps": 4, "intervention_updates": 3, "prompts_per_update": 2, "eval_problems": 0, "eval_every": 0}
+    short["teacher_model"] = tmp_path / "expert"
+
+    def words(processes: int) -> list[str]:
+        flags = short | {"per_device_train_batch_size": 32 // processes, "output_dir": tmp_path / str(processes)}
+        recipe = ["--config", str(RECIPES / "chains_mentor.yaml")]
+        return recipe + [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    environment = os.environ | {"PYTHONPATH": str(RECIPES.parent), "OMP_NUM_THREADS": "1"}
+    command = [*launcher, str(RECIPES / "train_math.py"), *words(2)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    recipe = parse_recipe(words(1), default=RECIPES)
+    trainer = build_trainer(recipe, build_task(recipe))
+    trainer.train()
+    trainer.close()
+
+    files = ("rollouts.jsonl", "metrics.jsonl")
+    runs = [[[json.loads(x) for x in (tmp_path / n / f).read_text().splitlines()] for f in files] for n in "12"]
+    (rollouts, metrics), (others, their_metrics) = runs
+    kept = ("row", "ids", "spans", "advantage")
+    assert [[r[name] for name in kept] for r in rollouts] == [[r[name] for name in kept] for r in others]
+    gammas, theirs = (
+        [line["mentor/gamma"] for line in lines if "mentor/gamma" in line] for lines in (metrics, their_metrics)
+    )
+    assert gammas == pytest.approx(theirs, abs=1e-5) and len(set(gammas)) == 2
+    assert any(line.get("off_policy_share", 0) > 0 for line in metrics)
 
 
 @pytest.mark.parametrize(
