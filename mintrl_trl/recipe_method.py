@@ -136,7 +136,7 @@ class MethodArguments:
 def implied_settings(method: Any) -> dict[str, Any]:
     """Trainer's settings that a method brings along, unless the recipe says otherwise."""
     if method == "mentor":
-        return {"max_reviews": 0, "epsilon_high": 0.28}
+        return {"max_reviews": 0}
     return {"intervention_updates": 0} if isinstance(method, str) and method in WITHOUT_INTERVENTIONS else {}
 
 

@@ -78,7 +78,7 @@ class Watched(MentorTrainer):
 
 def test_a_run_mixes_then_goes_on_policy(tmp_path):
     mentor = MentorSettings(entropy_quantile=0.5)
-    trainer = mentor_trainer(tmp_path, trainer_class=Watched, mentor=mentor, max_steps=4, epsilon_high=0.28)
+    trainer = mentor_trainer(tmp_path, trainer_class=Watched, mentor=mentor, max_steps=4)
     before = weights(trainer)
     trainer.train()
     trainer.close()
@@ -181,7 +181,7 @@ def test_a_run_that_goes_on_knows_gamma(tmp_path):
 def test_a_recipe_brings_what_mentor_needs():
     recipe = parse_recipe(["--config", str(RECIPES / "chains_mentor.yaml"), "--draft_tokens", "1"], default=RECIPES)
     config = recipe.config
-    assert (config.max_reviews, config.needs_judge, config.epsilon_high) == (0, False, 0.28)
+    assert (config.max_reviews, config.needs_judge) == (0, False)
     assert (config.schedule().num_control, config.num_intervened, config.intervention_updates) == (8, 8, 90)
     named = {field.name: getattr(recipe.arguments, field.name) for field in fields(MentorSettings)}
     assert MentorSettings(**named) == MentorSettings(draft_tokens=1)

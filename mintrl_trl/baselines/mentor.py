@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from ..tasks import Task
 
 
+EPSILON_HIGH = 0.28  # upper clip of the ratio; the lower one is TRL's 0.2
+
+
 @dataclass(frozen=True)
 class MentorSettings:
     """What MENTOR needs beside the trainer's settings; the defaults are its paper's.
@@ -97,7 +100,7 @@ class MentorTrainer(MInTRLTrainer):
 
     Args:
         model, reward_funcs, args, train_dataset, **options: As for [`MInTRLTrainer`]; without a judge, `args` with
-            `max_reviews=0`. MENTOR's clip is `epsilon_high=0.28`.
+            `max_reviews=0`. Unset, `epsilon_high` is MENTOR's 0.28, in all updates.
         expert (`str` or `PreTrainedModel`): A frozen causal language model with the policy's tokenizer, in process.
         expert_tokenizer (`PreTrainedTokenizerBase`, *optional*): For the expert's own rendering of a prompt. Loaded
             with an expert by name; otherwise the policy's.
@@ -120,7 +123,7 @@ class MentorTrainer(MInTRLTrainer):
         settings: MentorSettings | None = None,
         **options: Any,
     ):
-        args = args if args is not None else MInTRLConfig("runs/mentor", max_reviews=0, epsilon_high=0.28)
+        args = args if args is not None else MInTRLConfig("runs/mentor", max_reviews=0)
         _check(args)
         tokenizer = options.get("processing_class") or load_tokenizer(model, args)
         if expert_tokenizer is None and isinstance(expert, str):
@@ -133,6 +136,8 @@ class MentorTrainer(MInTRLTrainer):
         # The entropy is measured on all on-policy rollouts, so none of them is cut short where it has no gradient.
         args.entropy_sample = max(args.entropy_sample, args.prompts_per_update * args.num_control)
         super().__init__(model, reward_funcs, args, train_dataset, **options | {"processing_class": tokenizer})
+        if args.epsilon_high is None:
+            self.epsilon_high = EPSILON_HIGH
         self.settings = settings if settings is not None else MentorSettings()
         self.schedule = Schedule(args.num_control, args.num_intervened, max(args.intervention_updates - 1, 0))
         expert = _load(expert, args) if isinstance(expert, str) else expert
