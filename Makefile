@@ -5,6 +5,8 @@
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
+# make reproduce    the paper's experiments on the small world, resumable, and docs/reproduction.md: hours; ARGS=--plan says how many
+# make reproduce-quick    the same in short: at most 15 minutes, for a look at whether all of it runs
 # make benchmark-rewards    verdicts, attacks and speed of the rewards: ten minutes; DATA=folder adds real pairs and programs
 # make clean        remove caches and build results (not .venv, .venv-vllm, models/ and runs/)
 
@@ -19,7 +21,7 @@ SMOLLM2 := models/SmolLM2-135M-Instruct/config.json
 # All four given, so that accelerate has no default to report.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: setup test test-slow test-servers lint quickstart compare benchmark-rewards clean
+.PHONY: setup test test-slow test-servers lint quickstart compare reproduce reproduce-quick benchmark-rewards clean
 
 setup: $(STAMP)
 
@@ -61,6 +63,12 @@ quickstart: setup
 
 compare: setup
 	$(BIN)/python benchmarks/compare.py
+
+reproduce: setup
+	$(BIN)/python benchmarks/reproduce.py $(ARGS)
+
+reproduce-quick: setup
+	$(BIN)/python benchmarks/reproduce.py --quick $(ARGS)
 
 benchmark-rewards: setup
 ifdef DATA

@@ -4,6 +4,8 @@ Invariant: every number is reduced over processes as a sum and a count, and divi
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,10 @@ class GeneratedBatch:
     rewards: Tensor | None = None  # (N,), NaN = no reward
     reward_reasons: list[str | None] = field(default_factory=list)
 
+    def own_rows(self, process: int) -> slice:
+        """Where the rows of a process stand among those of all."""
+        return slice(process * len(self.rows), (process + 1) * len(self.rows))
+
     def check_scored(self, limit: float) -> None:
         """Called by every process once the rewards of all are there.
 
@@ -59,7 +65,8 @@ class DoorCounters:
     """What the counters of judge, sampler and generator gained since the last time they were asked.
 
     Args:
-        sources (`Any`): Objects whose method `counters()` gives numbers by name that only grow; others have none.
+        sources (`Any`): Objects whose method `counters()` gives numbers by name that only grow; others have none. What
+            several of them count under one name is added up.
     """
 
     def __init__(self, *sources: Any):
@@ -68,10 +75,24 @@ class DoorCounters:
 
     def gained(self) -> Totals:
         """Totals since the last call."""
-        before, self._before = self._before, {}
-        for source in self._sources:
-            self._before |= source.counters()
+        before, self._before = self._before, self._now()
         return counter_totals(before, self._before)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is counted while this lasts, such as the work of an evaluation, is no gain."""
+        before = self._now()
+        try:
+            yield
+        finally:
+            for name, value in self._now().items():
+                self._before[name] = self._before.get(name, 0.0) + value - before.get(name, 0.0)
+
+    def _now(self) -> dict[str, float]:
+        counted: Counter[str] = Counter()
+        for source in self._sources:
+            counted.update(source.counters())
+        return dict(counted)
 
 
 def report_batch(trainer: "MInTRLTrainer", batch: GeneratedBatch, is_control: Tensor, advantages: Tensor) -> None:

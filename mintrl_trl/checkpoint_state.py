@@ -108,6 +108,12 @@ def describe_run(trainer: "MInTRLTrainer") -> dict[str, Any]:
     return {name: part | {"hash": _hash(part)} for name, part in parts.items()}
 
 
+def settings_part(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Named values as a further part of [`describe_run`], with its `hash`."""
+    part = jsonable(values)
+    return part | {"hash": _hash(part)}
+
+
 def run_state(trainer: "MInTRLTrainer", by_process: list[tuple[list[str | None], Any]]) -> dict[str, Any]:
     """Content of a checkpoint's `mintrl_state.json`.
 
@@ -123,6 +129,7 @@ def run_state(trainer: "MInTRLTrainer", by_process: list[tuple[list[str | None],
         "run": trainer.run_description,
         "review_windows": [window for window, _ in by_process],
         "judge_spent": [spent for _, spent in by_process],
+        "carried": trainer.carried,
         "versions": versions(),
     }
 

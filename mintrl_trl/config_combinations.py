@@ -68,7 +68,7 @@ def check_launch(config: Any, *, has_generator: bool = False) -> None:
         ConfigError: The local generator would need the whole model, and the launch shards it; or the optimizer's state
             is out of reach.
     """
-    sharded = _sharded_by(config)
+    sharded = sharded_by(config)
     if sharded is not None and config.generation == "local" and not has_generator:
         allowed = f"'vllm' under {sharded}, because no process holds the whole model"
         fix = "set use_vllm=True and start `vllm serve`, or launch with recipes/accelerate/ddp.yaml"
@@ -117,7 +117,7 @@ def _check_weight_sync(config: Any) -> None:
         raise ConfigError("weight_sync_dir", config.weight_sync_dir, allowed, "remove weight_sync_dir")
 
 
-def _sharded_by(config: Any) -> str | None:
+def sharded_by(config: Any) -> str | None:
     """What spreads the parameters of one model over processes; `None` where each process holds all of them."""
     if config.fsdp or _is_set("ACCELERATE_USE_FSDP"):
         return "FSDP"
@@ -210,6 +210,9 @@ def _check_importance_correction(config: Any, local_by_name: bool) -> None:
 def _check_judge(config: Any) -> None:
     served_self = config.judge == "self" and config.generation == "vllm"
     over_http = config.judge == "llm" or served_self
+    if config.judge == "local" and config.judge_model is None:
+        fix = "set judge_model='models/chains_teacher', or the folder of another model"
+        raise ConfigError("judge_model", None, "a folder with judge='local'", fix)
     if config.judge == "llm" and config.judge_base_url is None:
         fix = "set judge_base_url='http://localhost:8001/v1'"
         raise ConfigError("judge_base_url", None, "an address with judge='llm'", fix)
@@ -245,7 +248,7 @@ def _check_judge(config: Any) -> None:
     if config.judge_keep_bias != 0 and (not in_process or threshold is not None):
         allowed = "0.0 unless judge='self', generation='local' and judge_likelihood_threshold is unset"
         raise ConfigError("judge_keep_bias", config.judge_keep_bias, allowed, "remove judge_keep_bias")
-    if threshold is not None and not in_process:
+    if threshold is not None and not in_process and config.judge != "local":
         allowed = f"unset with judge={config.judge!r} and generation={config.generation!r}"
         fix = "remove judge_likelihood_threshold, or set judge='self' with generation='local'"
         raise ConfigError("judge_likelihood_threshold", threshold, allowed, fix)

@@ -33,11 +33,20 @@ class JudgeConfig:
 
     judge: str | None = setting(
         None,
-        "'llm' (an OpenAI-compatible endpoint), 'self' (the frozen initial policy with privileged context) or 'exact' "
-        "(a program: the rules of the small world, or the public examples of a programming task). Unset: the object "
-        "passed to the trainer, or 'llm' with a URL.",
+        "'llm' (an OpenAI-compatible endpoint), 'self' (the frozen initial policy with privileged context), 'exact' "
+        "(a program: the rules of the small world, or the public examples of a programming task) or 'local' (for the "
+        "small world: another model in the training process, from the folder judge_model). Unset: the object passed to "
+        "the trainer, or 'llm' with a URL.",
     )
-    judge_model: str | None = setting(None, "Name of the judge model on its server. Unset: the one it serves.")
+    judge_variant: str = setting(
+        "none",
+        "An experiment on what of an intervention helps: 'placebo' (the chunk is cut where the judge says, and the "
+        "policy writes on from there, without a correction) or 'random_cut' (as often as the judge says, but at a "
+        "random new step, with its correction). 'none': the judge as it is.",
+    )
+    judge_model: str | None = setting(
+        None, "Name of the judge model on its server, or its folder with judge='local'. Unset: the one it serves."
+    )
     judge_base_url: str | None = setting(
         None, "OpenAI-compatible endpoint of the judge, http or https, such as http://localhost:8001/v1."
     )
@@ -81,8 +90,8 @@ class JudgeConfig:
     judge_budget_cost: float | None = setting(None, "The same in money; needs both prices. Above 0.")
     judge_likelihood_threshold: float | None = setting(
         None,
-        "With judge='self': reject the first new step whose log-probability under the privileged prompt is below this, "
-        "in nats. Below 0; unset means the judge answers keep or revise.",
+        "With judge='self' or 'local': reject the first new step whose log-probability under the judge's prompt is "
+        "below this, in nats. Below 0; unset means that a self-judge answers keep or revise.",
     )
     judge_keep_bias: float = setting(
         0.0,

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 from .config import MInTRLConfig
 from .config_judge import WIRE_SETTINGS
 from .errors import ConfigError
+from .judges.variants import PlaceboJudge, RandomCutJudge
 from .rollouts.doors import Judge, PolicyGenerator, Vocabulary
+
+_VARIANTS = {"placebo": PlaceboJudge, "random_cut": RandomCutJudge}
 
 if TYPE_CHECKING:
     from .judges.llm import LLMJudge
@@ -71,10 +74,15 @@ def build_judge(
         judge = chat_self_judge(
             generator, trainer.processing_class, domain=args.judge_domain, threshold=threshold, **options
         )
-    elif args.judge == "exact":
+    elif args.judge in ("exact", "local"):
         raise ConfigError(
-            "judge", "exact", "a judge object: only the task knows its exact judge", "pass judge=ChainsJudge(world)"
+            "judge",
+            args.judge,
+            f"a judge object: only the task knows its {args.judge} judge",
+            "pass judge=ChainsJudge(world), or another judge",
         )
+    if args.judge_variant != "none":
+        judge = _VARIANTS[args.judge_variant](judge)
     if hasattr(judge, "prepare"):
         judge.prepare(vocabulary, longest_text_tokens(args), needs_logps=args.anchor == "judge")
     return judge

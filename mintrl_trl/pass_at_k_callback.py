@@ -93,7 +93,7 @@ class PassAtKCallback(TrainerCallback):
     def _evaluate_here(self, update: int) -> None:
         trainer = self.trainer
         label, show = f"evaluation after {update} updates", trainer.args.show_progress
-        with trainer.policy.generating():
+        with trainer.policy.generating(), trainer.door_counters.apart():
             result = evaluate_policy(
                 trainer.policy.generator,
                 trainer.policy.vocabulary,

@@ -19,9 +19,12 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from .config import MInTRLConfig, check_keys
+from .config_ablations import SWITCHES, AblationConfig
 from .config_combinations import check_launch
 from .errors import ConfigError, MInTRLError
+from .recipe_chains import ChainsArguments
 from .recipe_evaluation import EvaluationArguments
+from .recipe_method import MethodArguments, check_method_config, implied_settings
 
 TASKS = ("math", "code", "chains")
 MAX_YAML_BYTES = 100_000  # a recipe has a few thousand; this bounds the time and memory that reading one takes
@@ -29,6 +32,9 @@ MAX_YAML_BYTES = 100_000  # a recipe has a few thousand; this bounds the time an
 # Settings that are text, where YAML may read a number or a truth value (`dataset: 2024`).
 _TEXT = (
     "task",
+    "method",
+    "world",
+    "reward",
     "dataset",
     "dataset_split",
     "eval_dataset",
@@ -41,7 +47,7 @@ _TEXT = (
 
 
 @dataclass
-class RecipeArguments(EvaluationArguments):
+class RecipeArguments(EvaluationArguments, ChainsArguments, MethodArguments):
     """What a recipe adds to the trainer's settings."""
 
     task: str = field(
@@ -58,10 +64,6 @@ class RecipeArguments(EvaluationArguments):
         default=False,
         metadata={"help": "Leave out rows that cannot be used, and say how many, instead of refusing the data set."},
     )
-    judge_error_rate: float = field(
-        default=0.0,
-        metadata={"help": "`chains` with the exact judge: chance in [0, 1] that a review goes wrong."},
-    )
     eval_problems: int = field(
         default=0,
         metadata={"help": "`chains`: problems of the fixed evaluation, half easy, half hard. 0 = no evaluation."},
@@ -74,6 +76,7 @@ class RecipeArguments(EvaluationArguments):
     def __post_init__(self):
         if self.task not in TASKS:
             raise ConfigError("task", self.task, f"one of {', '.join(TASKS)}", "pick one of them")
+        self.check_method()
         if self.task == "chains" and self.dataset is not None:
             raise ConfigError("dataset", self.dataset, "nothing for `task: chains`", "remove `dataset`")
         if self.task != "chains" and not self.dataset:
@@ -84,18 +87,16 @@ class RecipeArguments(EvaluationArguments):
         if self.task == "chains" and self.drop_bad_rows:
             raise ConfigError("drop_bad_rows", True, "false for `task: chains`", "remove `drop_bad_rows`")
         self.check_evaluation(self.task)
-        for name in ("eval_problems", "judge_error_rate"):
-            if self.task != "chains" and getattr(self, name):
-                raise ConfigError(name, getattr(self, name), f"0 for `task: {self.task}`", f"remove `{name}`")
+        self.check_chains(self.task)
+        if self.task != "chains" and self.eval_problems:
+            allowed = f"0 for `task: {self.task}`"
+            raise ConfigError("eval_problems", self.eval_problems, allowed, "remove `eval_problems`")
         for name, least in (("dataset_limit", 1), ("eval_problems", 0), ("eval_samples", 1), ("eval_every", 0)):
             value = getattr(self, name)
             if value is None and name == "dataset_limit":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(name, value, f"a whole number of at least {least}", f"set `{name}: {least}` or more")
-        rate = self.judge_error_rate
-        if isinstance(rate, bool) or not isinstance(rate, float | int) or not 0 <= rate <= 1:
-            raise ConfigError("judge_error_rate", rate, "a number from 0 to 1", "set `judge_error_rate: 0.0`")
 
 
 @dataclass
@@ -135,12 +136,14 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     path, flags = _split_config(argv, default)
-    classes = (RecipeArguments, MInTRLConfig, PolicyArguments)
-    parser = _Parser(classes)
     values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
-    for given in (values, _flag_values(flags, parser)):
+    classes = (RecipeArguments, _config_class(values, flags), PolicyArguments)
+    parser = _Parser(classes)
+    flag_values = _flag_values(flags, parser)
+    for given in (values, flag_values):
         check_keys(given, *classes)
         _check_values(given, parser)
+    values = implied_settings(flag_values.get("method", values.get("method"))) | values
     parser.set_defaults_with_config(**values)
     try:
         recipe = Recipe(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
@@ -152,6 +155,7 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
             "config", str(path), allowed, "correct that setting in the file or on the command line"
         ) from error
     check_launch(recipe.config)
+    check_method_config(recipe.arguments, recipe.config)
     loading = {
         "revision": recipe.policy.model_revision,
         "attn_implementation": recipe.policy.attn_implementation,
@@ -159,6 +163,12 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     }
     recipe.config.model_init_kwargs = loading | (recipe.config.model_init_kwargs or {})
     return recipe
+
+
+def _config_class(values: Mapping[str, Any], flags: Sequence[str]) -> type[MInTRLConfig]:
+    """The trainer's settings; with the switches of ablations where the recipe or a flag names one of them."""
+    named = {flag.removeprefix("--").partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")}
+    return AblationConfig if named.union(values) & set(SWITCHES) else MInTRLConfig
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

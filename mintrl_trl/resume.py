@@ -107,7 +107,7 @@ def begin_run(trainer: "MInTRLTrainer", resume: str | bool | None) -> str | None
         if trainer.accelerator.is_main_process:
             begun = _begin(trainer, resume)
     path, state = broadcast_object_list([begun])[0]
-    trainer.resumed_from = path
+    trainer.resumed_from, trainer.carried = path, state["carried"]
     own, windows, spent = trainer.accelerator.process_index, state["review_windows"], state["judge_spent"]
     trainer.sampler.review_window = windows[own] if own < len(windows) else []
     with all_or_none():
@@ -118,8 +118,8 @@ def begin_run(trainer: "MInTRLTrainer", resume: str | bool | None) -> str | None
     return path
 
 
-def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | None, dict[str, list]]:
-    """The checkpoint to go on from, and what each process left in it."""
+def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | None, dict[str, Any]]:
+    """The checkpoint to go on from, and what the run, and each of its processes, left in it."""
     args, folder = trainer.args, trainer.run_folder
     if folder.begun_by_evaluation:  # of this very trainer, before it trained
         checkpoint = find_checkpoint(resume if resume is not None else args.resume_from_checkpoint, args.output_dir)
@@ -141,12 +141,13 @@ def _begin(trainer: "MInTRLTrainer", resume: str | bool | None) -> tuple[str | N
     elif not folder.begun_by_evaluation and (older := folder.set_aside_older_run()) is not None:
         logger.warning("The run that was here before, model and checkpoints too, is in %s now.", older)
     folder.trained_here, folder.begun_by_evaluation = True, False
-    by_process = {name: state.get(name, []) for name in ("review_windows", "judge_spent")}
+    left = {"review_windows": [], "judge_spent": [], "carried": {}}
+    left = {name: state.get(name, nothing) for name, nothing in left.items()}
     if checkpoint is None:
-        return None, by_process
+        return None, left
     if older is not None and not checkpoint.path.exists():  # it lay in `abandoned-1` of that run
-        return str(older / checkpoint.path.resolve().relative_to(folder.path.resolve())), by_process
-    return str(checkpoint.path), by_process
+        return str(older / checkpoint.path.resolve().relative_to(folder.path.resolve())), left
+    return str(checkpoint.path), left
 
 
 def _compare(checkpoint: Checkpoint, trainer: "MInTRLTrainer") -> dict[str, Any]:

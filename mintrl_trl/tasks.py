@@ -6,21 +6,15 @@ It puts together what `data`, `rewards` and `judges` offer, and contains no rule
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from .config import MInTRLConfig
-from .data.chains import World, base_model_path, chains_reward, privileged_prompt_ids
 from .data.sources import load_rows, to_dataset
 from .errors import ConfigError, DataError
 from .evaluation.benchmarks import load_benchmarks
-from .judges.exact import ChainsJudge
-from .judges.local import LikelihoodJudge
 from .judges.public_tests import PublicTestsJudge
 from .recipe import Recipe, RecipeArguments
 from .rewards import code as code_rewards
@@ -63,15 +57,17 @@ def build_task(recipe: Recipe) -> Task:
     """
     arguments, args, model = recipe.arguments, recipe.config, recipe.policy.model_name_or_path
     if arguments.task == "chains":
-        return _chains(arguments, args, model)
+        from .chains_task import chains_task
+
+        return chains_task(arguments, args, model)
     if model is None:
         fix = "set `model_name_or_path: Qwen/Qwen3-1.7B`, or a folder"
         raise ConfigError("model_name_or_path", None, "a hub id or a folder", fix)
     if model.startswith("models/") and not Path(model).is_dir():  # where scripts/get_smollm2.py puts what it makes
         fix = "run `python scripts/get_smollm2.py` first, or set `model_name_or_path` to a hub id"
         raise ConfigError("model_name_or_path", model, "a folder that exists, or a hub id", fix)
-    if args.judge == "exact" and arguments.task != "code":
-        raise ConfigError("judge", "exact", f"llm or self for `task: {arguments.task}`", "set `judge: self`")
+    if args.judge == "local" or (args.judge == "exact" and arguments.task != "code"):
+        raise ConfigError("judge", args.judge, f"llm or self for `task: {arguments.task}`", "set `judge: self`")
     rows = _file_rows(arguments)
     evaluation = _evaluation(arguments)
     if arguments.task == "math":
@@ -153,37 +149,3 @@ def _without_empty_tests(rows: list[dict[str, Any]], dataset: str) -> list[dict[
     text = "Left out %d of %d rows of %s whose tests ask nothing. The first: %s"
     logger.warning(text, len(bad), len(rows), dataset, rows[bad[0]]["id"])
     return [row for number, row in enumerate(rows) if number not in set(bad)]
-
-
-def _chains(arguments: RecipeArguments, args: MInTRLConfig, model: str | None) -> Task:
-    """The small world: endless fresh problems, the exact judge or the base model with the reference in front."""
-    if args.max_steps < 1:
-        fix = "set `max_steps: 150`"
-        raise ConfigError("max_steps", args.max_steps, "at least 1: the small world draws problems without end", fix)
-    world = World.load()
-    rows = Dataset.from_list(list(islice(world.training_rows(args.seed), args.max_steps * args.prompts_per_update)))
-    if arguments.judge_error_rate and args.judge != "exact":
-        fix = "remove `judge_error_rate`, or set `judge: exact`"
-        raise ConfigError("judge_error_rate", arguments.judge_error_rate, f"0 for `judge: {args.judge}`", fix)
-    judge: Judge | Callable[[PolicyGenerator], Judge] | None = None
-    if args.judge == "self":
-        if args.judge_keep_bias:
-            allowed = "0 for `task: chains`, whose self-judge gives no replies"
-            raise ConfigError(
-                "judge_keep_bias", args.judge_keep_bias, allowed, "set `judge_likelihood_threshold: -3.6`"
-            )
-        threshold = args.judge_likelihood_threshold or world.privileged_threshold
-        judge = partial(LikelihoodJudge, render_context=privileged_prompt_ids, threshold=threshold)
-    elif args.judge == "exact":
-        judge = ChainsJudge(world, arguments.judge_error_rate)
-    elif args.needs_judge:
-        raise ConfigError("judge", args.judge, "exact or self for `task: chains`", "set `judge: exact`")
-    half = arguments.eval_problems // 2
-    return Task(
-        model=model or str(base_model_path()),
-        rows=rows,
-        reward=chains_reward,
-        judge=judge,
-        evaluation=world.evaluation_rows(arguments.eval_problems - half, half) if arguments.eval_problems else (),
-        subset=lambda row: "hard" if row["misconceived"] else "easy",
-    )

@@ -25,8 +25,8 @@ from .dry_run import DryRunCallback
 from .early_rewards import EarlyRewards
 from .failures import nothing_lost
 from .lean_updates import LeanUpdates
-from .objective.advantage import compute_advantages
-from .objective.loss import regression_loss
+from .objective.advantage import Advantages, compute_advantages
+from .objective.loss import RegressionLoss, regression_loss
 from .objective.metrics import loss_totals
 from .policy import build_policy
 from .processes import all_or_none
@@ -169,6 +169,7 @@ class MInTRLTrainer(GRPOTrainer):
         self.door_counters = DoorCounters(self.judge, self.sampler if args.needs_judge else None, self.policy.generator)
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
+        self.carried: dict[str, float] = {}  # what a subclass takes from update to update; part of a checkpoint
         self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, args))
@@ -236,27 +237,26 @@ class MInTRLTrainer(GRPOTrainer):
             return output
 
         is_control = self._is_control(phase, len(batch.rewards))  # (N,)
-        own = slice(self.accelerator.process_index * len(inputs), (self.accelerator.process_index + 1) * len(inputs))
-        if phase is Phase.INTERVENTION:
-            advantages = compute_advantages(
-                batch.rewards,
-                is_control,
-                self.num_generations,
-                baseline=self.args.baseline,
-                beta1=self.args.beta1,
-            )
-            output["advantages"] = advantages.values[own]  # (B,)
-            masked = ~output["completion_mask"].bool().any(dim=1)  # (B,) mask_truncated_completions
-            output[trl_seams.SCORED] = advantages.scored[own] & ~masked  # (B,)
-            output[trl_seams.IS_CONTROL] = is_control[own]  # (B,)
-            width = output["completion_ids"].size(1)
-            output |= trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device)
-            trl_seams.replace_logged_advantages(self, advantages.values)
+        output |= self._credit(batch, is_control, output)
         output |= self.lean.row_keys(len(inputs))
         output |= trl_seams.sampled_logps(batch.rollouts, output["completion_ids"])
         self._new_batch = True
         report_batch(self, batch, is_control, output["advantages"])
         return output
+
+    def _credit(self, batch: GeneratedBatch, is_control: Tensor, output: dict[str, Any]) -> dict[str, Tensor]:
+        """What TRL's batch dict gains: advantages and authors in the intervention phase; else TRL's are right."""
+        if batch.phase is Phase.ON_POLICY:
+            return {}
+        own, width = batch.own_rows(self.accelerator.process_index), output["completion_ids"].size(1)
+        advantages = self._intervention_advantages(batch.rewards, is_control)
+        trl_seams.replace_logged_advantages(self, advantages.values)
+        masked = ~output["completion_mask"].bool().any(dim=1)  # (B,) mask_truncated_completions
+        return trl_seams.authorship_tensors(batch.rollouts, width, self.accelerator.device) | {
+            "advantages": advantages.values[own],  # (B,)
+            trl_seams.SCORED: advantages.scored[own] & ~masked,  # (B,)
+            trl_seams.IS_CONTROL: is_control[own],  # (B,)
+        }
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict, num_generations: int, **kwargs: Any
@@ -308,6 +308,11 @@ class MInTRLTrainer(GRPOTrainer):
             batch.check_scored(self.args.unscored_limit)
         return rewards_per_func
 
+    def _intervention_advantages(self, rewards: Tensor, is_control: Tensor) -> Advantages:
+        """Of a batch of phase 1 (Eq. 9, 10): all rows of all processes, (N,)."""
+        baseline, beta1 = self.args.baseline, self.args.beta1
+        return compute_advantages(rewards, is_control, self.num_generations, baseline=baseline, beta1=beta1)
+
     def _is_control(self, phase: Phase, rows: int) -> Tensor:
         """(N,) bool: which rows are pure on-policy. Decided by global position, so no communication is needed."""
         roles = [self.schedule.role(row, phase) is Role.CONTROL for row in range(rows)]
@@ -333,25 +338,9 @@ class MInTRLTrainer(GRPOTrainer):
     def _regression_loss(self, model: torch.nn.Module, inputs: dict) -> Tensor:
         """Eq. 7 on one micro-batch, scaled for gradient accumulation."""
         output = trl_seams.forward(self, model, inputs)
-        response_mask = inputs["completion_mask"].bool()  # (B, C)
-        regression = regression_loss(
-            logps=output.logps,
-            old_logps=inputs.get("old_per_token_logps"),
-            response_mask=response_mask,
-            policy_authored=inputs[trl_seams.POLICY_AUTHORED],
-            advantages=inputs["advantages"],
-            scored=inputs[trl_seams.SCORED],
-            intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
-            settings=self.regression,
-        )
-        totals = loss_totals(
-            regression,
-            logps=output.logps,
-            old_logps=inputs.get("old_per_token_logps"),
-            response_mask=response_mask,
-            policy_authored=inputs[trl_seams.POLICY_AUTHORED],
-            intervention_logps=inputs[trl_seams.INTERVENTION_LOGPS],
-        )
+        terms = trl_seams.loss_terms(inputs, output.logps)
+        regression = self._regress(inputs, terms)
+        totals = loss_totals(regression, **terms)
         if output.aux_loss is not None:
             totals.add("aux_loss", output.aux_loss.item(), 1)
         self.window.add(totals)
@@ -359,6 +348,11 @@ class MInTRLTrainer(GRPOTrainer):
         if output.aux_loss is not None:
             loss = loss + self.router_aux_loss_coef * output.aux_loss
         return loss / self.current_gradient_accumulation_steps
+
+    def _regress(self, inputs: dict[str, Any], terms: dict[str, Any]) -> RegressionLoss:
+        """Eq. 7 on the terms of one micro-batch."""
+        scored, advantages = inputs[trl_seams.SCORED], inputs["advantages"]
+        return regression_loss(**terms, advantages=advantages, scored=scored, settings=self.regression)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None, Any]:
         """TRL's forward, trimmed and counted; part of the update even where it runs while a batch is generated."""
@@ -370,7 +364,8 @@ class MInTRLTrainer(GRPOTrainer):
     ) -> dict[str, float]:
         """TRL's evaluation; rollouts are the policy's own, and two evaluations at one update draw the same noise."""
         self._eval_rows_started, self._eval_prefix = 0, metric_key_prefix
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        with self.door_counters.apart():
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """TRL's log lines; of several evaluation sets each has its name in all its metrics."""

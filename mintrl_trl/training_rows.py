@@ -85,7 +85,8 @@ def refuse_unsupported(
         raise ConfigError(
             "judge",
             None,
-            "a judge object, a function that makes one from the generator, or a `judge` setting (llm, self, exact)",
+            "a judge object, a function that makes one from the generator, or a `judge` setting "
+            "(llm, self, exact, local)",
             "pass judge=LLMJudge(...), or set judge_base_url and judge_model, or num_intervened=0 for no interventions",
         )
 

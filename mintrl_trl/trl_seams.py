@@ -210,6 +210,28 @@ def forward(trainer: GRPOTrainer, model: torch.nn.Module, inputs: dict[str, Tens
     return Forward(logps, entropies, aux_loss)
 
 
+def loss_terms(inputs: dict[str, Any], logps: Tensor) -> dict[str, Tensor | None]:
+    """What the losses of phase 1 are made of, by the names of their arguments: (B, C) each.
+
+    Args:
+        inputs (`dict`): A micro-batch of the intervention phase.
+        logps (`Tensor`): (B, C) of its forward.
+    """
+    return {
+        "logps": logps,
+        "old_logps": inputs.get("old_per_token_logps"),
+        "response_mask": inputs["completion_mask"].bool(),
+        "policy_authored": inputs[POLICY_AUTHORED],
+        "intervention_logps": inputs[INTERVENTION_LOGPS],
+    }
+
+
+def token_mean_denominator(trainer: GRPOTrainer, inputs: dict[str, Any]) -> Tensor:
+    """() response tokens that TRL's token mean (`loss_type="dapo"`) divides a micro-batch's sum by, in training."""
+    tokens = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+    return tokens * trainer.current_gradient_accumulation_steps / trainer.args.steps_per_generation
+
+
 def replace_micro_batches(
     trainer: GRPOTrainer, change: Callable[[list[dict[str, Tensor]]], list[dict[str, Tensor]]]
 ) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Train a language model with MInTRL, from a recipe.
+"""Train a language model with MInTRL, or with what it is compared with (`--method`), from a recipe.
 
     accelerate launch recipes/train_math.py                                            # recipes/quickstart.yaml
     accelerate launch recipes/train_math.py --config recipes/gsm8k_smollm2.yaml --max_steps 3
@@ -34,26 +34,14 @@ def main(default: Path = QUICKSTART, task: str = "math") -> None:
 
     task = build_task(recipe)
 
-    from trl import get_peft_config, get_quantization_config
-
-    from mintrl_trl import MInTRLTrainer
+    from mintrl_trl.baselines import build_trainer
     from mintrl_trl.pass_at_k_callback import PassAtKCallback
     from mintrl_trl.summary import Stopwatch, interruption, print_summary
 
-    # Trainer
-    trainer = MInTRLTrainer(
-        task.model,
-        reward_funcs=task.reward,
-        args=args,
-        train_dataset=task.rows,
-        judge=task.judge,
-        peft_config=get_peft_config(recipe.policy),
-        quantization_config=get_quantization_config(recipe.policy),
-    )
+    # Trainer: MInTRL, or what `method` names
+    trainer = build_trainer(recipe, task)
     evaluation = PassAtKCallback(trainer, task, recipe.arguments)
     trainer.add_callback(evaluation)
-    if trainer.run_folder is not None:  # on the main process
-        trainer.run_folder.recipe = recipe.description()
 
     # Train
     try:

@@ -29,15 +29,15 @@ LEARNING_RATE, WARMUP_UPDATES, FINAL_SHARE, WEIGHT_DECAY, CLIP = 4e-3, 100, 0.02
 SAMPLES = 16
 
 
-def build_model() -> Qwen3ForCausalLM:
-    """A Qwen3 of 133,120 parameters: two layers, width 64."""
+def build_model(width: int = 64, mlp_width: int = 256) -> Qwen3ForCausalLM:
+    """A Qwen3 of two layers and heads of width 16; by default 133,120 parameters."""
     config = Qwen3Config(
         vocab_size=len(chains.TOKENS),
-        hidden_size=64,
-        intermediate_size=256,
+        hidden_size=width,
+        intermediate_size=mlp_width,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 16,
         head_dim=16,
         max_position_embeddings=256,
         tie_word_embeddings=True,
@@ -96,7 +96,26 @@ def response_logps(model: Qwen3ForCausalLM, ids: torch.Tensor) -> torch.Tensor:
 def train(model: Qwen3ForCausalLM, world: World, updates: int, seed: int, report: Callable[[str], None]) -> None:
     """AdamW with warm-up and a cosine, on both kinds of rows at once; the loss is on the response only."""
     rng = random.Random(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    share = PRIVILEGED_ROWS / (PLAIN_ROWS + PRIVILEGED_ROWS)
+
+    def step() -> tuple[torch.Tensor, str]:
+        plain = -response_logps(model, training_ids(world, rng, False, PLAIN_ROWS)).mean()
+        privileged = -response_logps(model, training_ids(world, rng, True, PRIVILEGED_ROWS)).mean()
+        said = f"loss {plain.item():.4f}, with the reference {privileged.item():.4f}"
+        return (1 - share) * plain + share * privileged, said
+
+    fit(model, step, updates, LEARNING_RATE, report)
+
+
+def fit(
+    model: Qwen3ForCausalLM,
+    step: Callable[[], tuple[torch.Tensor, str]],
+    updates: int,
+    learning_rate: float,
+    report: Callable[[str], None],
+) -> None:
+    """Minimise the loss that `step` gives, with what there is to say about it every hundred updates."""
+    optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=WEIGHT_DECAY)
 
     def factor(update: int) -> float:
         cosine = (1 + torch.cos(torch.tensor(torch.pi * update / updates)).item()) / 2
@@ -105,16 +124,14 @@ def train(model: Qwen3ForCausalLM, world: World, updates: int, seed: int, report
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     model.train()
     for update in range(updates):
-        plain = -response_logps(model, training_ids(world, rng, False, PLAIN_ROWS)).mean()
-        privileged = -response_logps(model, training_ids(world, rng, True, PRIVILEGED_ROWS)).mean()
-        share = PRIVILEGED_ROWS / (PLAIN_ROWS + PRIVILEGED_ROWS)
-        ((1 - share) * plain + share * privileged).backward()
+        loss, said = step()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
         if (update + 1) % 100 == 0:
-            report(f"update {update + 1}: loss {plain.item():.4f}, with the reference {privileged.item():.4f}")
+            report(f"update {update + 1} of {updates}: {said}")
     model.eval()
 
 

@@ -65,7 +65,8 @@ def test_reviews_without_verdict_are_counted_and_discard_nothing():
 
 def test_empty_correction_shows_no_cut():
     record = corrected_record()
-    empty = replace(record.reviews[0], review=replace(record.reviews[0].review, correction_tokens=0))
+    kept = replace(record.reviews[0].review, correction_tokens=0, discarded_ids=())
+    empty = replace(record.reviews[0], review=kept)
     assert "[step" not in rollout_text(replace(record, reviews=(empty,))).plain
 
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from mintrl_trl.cli import main
+from mintrl_trl.data.chains import base_model_path
 from mintrl_trl.doctor import Level, examine, servers
 from mintrl_trl.generation.vllm_worker import EXTENSION
 
@@ -386,6 +387,9 @@ def test_the_small_world_needs_nothing(tmp_path, capsys):
     flags = ["--output_dir", str(tmp_path / "run")]
     assert main(["doctor", "--config", "recipes/quickstart.yaml", *flags]) == 0
     assert "a program, in process" in capsys.readouterr().out
+    flags += ["--judge_model", str(base_model_path())]
+    assert main(["doctor", "--config", "recipes/chains_teacher_judge.yaml", *flags]) == 0
+    assert f"the model in {base_model_path()}, in process" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_the_command_to_start_a_server_has_the_flags_of_the_examination(setup):

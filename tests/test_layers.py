@@ -17,6 +17,7 @@ L2B = frozenset({"generation", "judges"})
 L3A = frozenset({"evaluation"})
 L3B = frozenset({"reporting"})  # shows what evaluation found
 L3C = frozenset({"analysis"})  # figures and tables from what reporting wrote
+L4B = frozenset({"baselines"})  # makes trainers of every method
 L5 = frozenset({"cli", "commands"})
 # Modules that lie beside the rooms are the trainer and what surrounds it; `doctor` looks at all of it.
 L4 = (frozenset(path.stem for path in PACKAGE.glob("*.py")) | {"doctor"}) - {"__init__"} - L0 - L5
@@ -29,11 +30,12 @@ MAY_IMPORT = (
     | dict.fromkeys(L3A, L0 | L1 | L2A | L2B)
     | dict.fromkeys(L3B, L0 | L1 | L2A | L2B | L3A)
     | dict.fromkeys(L3C, L0 | L1 | L2A | L2B | L3A | L3B)
-    | dict.fromkeys(L4 | L5, L0 | L1 | L2A | L2B | L3A | L3B | L3C | L4)
+    | dict.fromkeys(L4, L0 | L1 | L2A | L2B | L3A | L3B | L3C | L4)
+    | dict.fromkeys(L4B | L5, L0 | L1 | L2A | L2B | L3A | L3B | L3C | L4 | L4B)
     | {"cli": L0 | L4 | {"commands"}}
 )
 STDLIB = frozenset(sys.stdlib_module_names)
-TRL_ROOMS = L4 | L5  # the only rooms that may know TRL
+TRL_ROOMS = L4 | L4B | L5  # the only rooms that may know TRL
 
 
 def room(path: Path) -> str:

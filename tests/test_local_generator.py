@@ -143,6 +143,13 @@ def test_a_request_in_pieces_gives_the_same_tokens(make):
     assert whole == pieced and len(whole) == 24
 
 
+def test_passes_and_their_tokens_are_counted(make):
+    generator = make()
+    asyncio.run(collect(generator, [1, 2, 3], 4, 7))
+    assert generator.work() == (4, 3 + 3)  # the prompt gives the first token
+    assert generator.counters() == {"passes/policy": 4.0, "positions/policy": 6.0}
+
+
 def test_seeds_differ_and_repeat(make):
     generator = make()
     found = asyncio.run(collect_all(generator, [([4, 5], 20, seed) for seed in (1, 2, 1)]))

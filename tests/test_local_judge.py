@@ -172,6 +172,8 @@ def test_a_correction_that_gives_the_answer_away_is_withheld():
     assert intervene(judge).ids == () and judge.counters() == {"judge/leak": 1.0}
     judge = LocalJudge(base, Renderer(), decode=lambda ids: "so it is 10245")
     assert intervene(judge).ids == (8,) and judge.leaks == 0
+    base.work = lambda weights: {"base": (3, 40)}[weights]
+    assert judge.counters() == {"judge/leak": 0.0, "passes/judge": 3.0, "positions/judge": 40.0}
 
 
 def test_text_without_ids_is_a_wrong_set_up():

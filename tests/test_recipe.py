@@ -331,6 +331,13 @@ def test_any_text_is_a_mapping_or_a_config_error(tmp_path_factory, text):
 # Prompts x group of an update, and its rows per forward pass x passes, as their files promise.
 SIZES = {
     "chains_grpo": (8, 16, 128, 1),
+    "chains_mentor": (8, 16, 128, 1),
+    "chains_opd": (8, 16, 128, 1),
+    "chains_opsd": (8, 16, 128, 1),
+    "chains_sft_grpo": (8, 16, 128, 1),
+    "chains_hard_const": (8, 16, 128, 1),
+    "chains_hard_proxy": (8, 16, 128, 1),
+    "chains_teacher_judge": (8, 16, 128, 1),
     "chains_proxy": (8, 16, 128, 1),
     "chains_self_judge": (8, 16, 128, 1),
     "gsm8k_smollm2": (1, 4, 4, 1),
@@ -338,6 +345,11 @@ SIZES = {
     "code_qwen3_4b": (32, 16, 1, 512),
     "math_qwen3_1.7b": (32, 16, 1, 512),
     "math_qwen3_1.7b_deepseek": (32, 16, 1, 512),
+    "math_qwen3_1.7b_grpo": (32, 16, 1, 512),
+    "math_qwen3_1.7b_mentor": (32, 16, 1, 512),
+    "math_qwen3_1.7b_opd": (32, 16, 1, 512),
+    "math_qwen3_1.7b_sft_grpo": (32, 16, 1, 512),
+    "math_qwen3_4b_opsd": (32, 16, 1, 512),
     "math_qwen3_1.7b_one_gpu": (8, 16, 1, 128),
     "math_qwen3_4b": (32, 16, 1, 512),
     "math_qwen3_4b_self_judge": (32, 16, 1, 512),
@@ -375,3 +387,20 @@ def test_a_shipped_recipe_says_what_it_needs_and_shows(path):
 def test_every_file_a_shipped_recipe_names_is_there(path):
     dataset = read_yaml(path).get("dataset")
     assert dataset is None or (RECIPES.parent / dataset).is_file() or not dataset.endswith(".jsonl")
+
+
+# Methods
+
+
+def test_method_without_interventions_needs_no_word_about_them(tmp_path):
+    text = "task: chains\nmax_steps: 300\nmethod: grpo\nuse_cpu: true\n"
+    recipe = recipe_of(tmp_path, text)
+    assert recipe.config.intervention_updates == 0
+    assert not recipe.config.needs_judge
+    assert recipe_of(tmp_path, text, "--method", "mintrl", "--judge", "exact").config.intervention_updates == 200
+
+
+def test_method_and_its_settings_must_agree(tmp_path):
+    assert "one of mintrl, grpo" in refusal(tmp_path, CHAINS, "--method", "gpro")
+    message = refusal(tmp_path, "task: chains\nuse_cpu: true\n", "--method", "grpo", "--intervention_updates", "2")
+    assert "0 for `method: grpo`" in message

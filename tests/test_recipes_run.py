@@ -1,6 +1,7 @@
 """Recipes as programs: one run from start to end, the others in this process, and what a mistake looks like."""
 
 import json
+import math
 import os
 import re
 import runpy
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from mintrl_trl.data.chains import base_model_path
 from mintrl_trl.errors import CheckpointError, ConfigError
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author, Role
@@ -98,14 +100,26 @@ def run_here(monkeypatch, capsys, folder: Path, recipe: str, **settings) -> list
         ("chains_proxy", {}, True),
         ("chains_self_judge", {}, True),
         ("chains_self_judge", {"max_reviews": 0}, False),
+        ("chains_hard_const", {"judge_value_error_rate": 0.5, "judge_terse": True, "correction_tokens": 8}, True),
+        ("chains_hard_proxy", {"judge_variant": "placebo", "reward": "random"}, True),
     ],
-    ids=["GRPO", "Proxy", "self-judge", "self-judge without reviews"],
+    ids=["GRPO", "Proxy", "self-judge", "self-judge without reviews", "hard, bad judge", "hard, placebo"],
 )
 def test_the_other_recipes_of_the_small_world(tmp_path, monkeypatch, capsys, recipe, settings, revises):
     lines = run_here(monkeypatch, capsys, tmp_path, f"{recipe}.yaml", **SHORT | {"eval_samples": 2} | settings)
     assert lines[-1].startswith("RESULT pass@1 ")
     folder = RunFolder(Path("runs") / recipe)
     assert any(line.get("judge/revise_rate") for line in folder.metrics()) is revises
+
+
+def test_a_model_as_judge_gives_its_log_probabilities(tmp_path, monkeypatch, capsys):
+    """The base model stands in for a teacher; it doubts whatever it is not quite sure of."""
+    judge = {"judge_model": base_model_path(), "judge_likelihood_threshold": -0.01, "anchor": "judge"}
+    run_here(monkeypatch, capsys, tmp_path, "chains_teacher_judge.yaml", **SHORT | {"eval_problems": 0} | judge)
+    first = next(iter(RunFolder(Path("runs") / "chains_teacher_judge").metrics()))
+    assert first["judge/review/calls"] > 0 and first["judge/correction/calls"] > 0
+    assert first["tokens/intervention"] == first["tokens/intervention_with_logps"] > 0
+    assert math.isfinite(first["intervention/kl"])
 
 
 MATH_ROWS = [{"problem": f"what is {i}+1?", "answer": str(i + 1), "solution": f"{i}+1={i + 1}"} for i in range(8)]

@@ -128,11 +128,11 @@ def test_without_interventions_no_judge_is_made():
     [
         (
             lambda: chains(settings={"judge": None}),
-            "`judge` is None. Allowed: exact or self for `task: chains`. Fix: set",
+            "`judge` is None. Allowed: exact, self or local for `task: chains`. Fix: set",
         ),
         (
             lambda: chains(settings={"judge": "llm", "judge_base_url": "http://localhost:8001/v1"}),
-            "`judge` is 'llm'. Allowed: exact or self for `task: chains`. Fix: set `judge: exact`",
+            "`judge` is 'llm'. Allowed: exact, self or local for `task: chains`. Fix: set `judge: exact`",
         ),
         (
             lambda: chains(settings={"max_steps": -1}),

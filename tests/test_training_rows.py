@@ -174,7 +174,7 @@ REFUSED = [
         lambda: {"judge": None},
         "judge",
         "None",
-        "a `judge` setting (llm, self, exact)",
+        "a `judge` setting (llm, self, exact, local)",
         "num_intervened=0 for no interventions",
         id="no judge",
     ),

@@ -118,6 +118,7 @@ def make_trainer(
     rows=ROWS,
     model=None,
     trainer_class=MInTRLTrainer,
+    config_class=MInTRLConfig,
     trainer_kwargs=None,
     **overrides,
 ) -> MInTRLTrainer:
@@ -127,7 +128,7 @@ def make_trainer(
     return trainer_class(
         model=model if model is not None else tiny_model(),
         reward_funcs=reward,
-        args=MInTRLConfig(str(output_dir), **settings(**overrides)),
+        args=config_class(str(output_dir), **settings(**overrides)),
         train_dataset=Dataset.from_list(list(rows)),
         processing_class=tiny_tokenizer(),
         judge=judge,

@@ -156,11 +156,14 @@ def measure_support(
         [`SupportTable`], or `None` where no run remains.
 
     Raises:
-        DataError: Runs that began with different base models.
+        DataError: Runs of different worlds, or that began with different base models.
     """
     chosen = [(group, run) for group in groups for run in group.runs if has_solutions(run)]
     if not chosen:
         return None
+    worlds = {run.settings.get("world", "lines") for _, run in chosen}
+    if len(worlds) > 1:
+        raise DataError("runs", "world", sorted(worlds), "runs of one world", "compare them apart")
     bases = {_base_folder(run) for _, run in chosen}
     if len(bases) > 1:
         allowed = "runs that began with one base model"
@@ -186,19 +189,15 @@ def summarize(table: SupportTable) -> list[SupportSummary]:
 
 
 def has_solutions(run: Run) -> bool:
-    """Whether a run is of the small world, as the quick start has it, and left a model."""
-    settings = run.settings
-    return (
-        settings.get("task") == "chains"
-        and settings.get("world", "lines") == "lines"
-        and any(run.folder.glob("*model.safetensors"))
-    )
+    """Whether a run is of the small world and left a model."""
+    return run.settings.get("task") == "chains" and any(run.folder.glob("*model.safetensors"))
 
 
 def small_world_problems(run: Run) -> tuple[Solution, ...]:
     """The evaluation problems of a run of the small world, or 128 such problems where it was not evaluated."""
     base = _base_folder(run)
-    world = chains.World.load(base if (base / "chains.json").is_file() else None)
+    hard_counts = chains.WORLDS[run.settings.get("world", "lines")]
+    world = chains.World.load(base if (base / "chains.json").is_file() else None, hard_counts)
     number = run.settings.get("eval_problems") or _PROBLEMS
     rows = world.evaluation_rows(number - number // 2, number // 2)
     return tuple(_solution(row) for row in rows)

@@ -8,7 +8,8 @@ A problem is a start value and eight operands, each with its letter, `8B7C0D5E3F
 state, `8B7`, then `0C0` because the table says T[8, 7] = 0, ..., with a blank line after each; then the last value, a
 blank line and the answer, `#` and all eight results with their letters. The base model believes `W[a, b]` in place
 of `T[a, b]` in a fifth of the entries. A problem is *easy* when its chain meets none of those, *hard* when it meets
-one or two: sampling alone hardly ever solves a hard one, because the model is confident where it is wrong.
+one or two: sampling alone hardly ever solves a hard one, because the model is confident where it is wrong. The same
+table has a harder variant (`HARDER_COUNTS`): its hard problems meet three or four, so a few corrections may not do.
 """
 
 import json
@@ -39,6 +40,8 @@ NUM_OPERANDS = len(LETTERS)
 SOLUTION_TOKENS = 6 * NUM_OPERANDS + 4  # four a line, two for the last value, the answer, the end token
 MISCONCEIVED_SHARE = 0.2  # of the table's entries
 HARD_COUNTS = (1, 2)  # misconceived entries on the chain of a hard problem
+HARDER_COUNTS = (3, 4)  # the same in the harder variant
+WORLDS = {"lines": HARD_COUNTS, "hard": HARDER_COUNTS}  # by the name that recipes have for them
 EVALUATION_SEED = 1_000_003  # a stream of its own, apart from the seeds people train with
 
 
@@ -89,6 +92,8 @@ class World:
         beliefs (`tuple[str, ...]`): The same for what the base model believes.
         privileged_threshold (`float`, *optional*): Log-probability in nats, summed over a step under the privileged
             prompt, below which the base model as a self-judge should reject the step. `None` before calibration.
+        hard_counts (`tuple[int, ...]`, *optional*, defaults to `HARD_COUNTS`): How many misconceived entries the chain
+            of a hard problem meets.
 
     Raises:
         ValueError: A table is not ten rows of ten digits.
@@ -97,6 +102,7 @@ class World:
     table: tuple[str, ...]
     beliefs: tuple[str, ...]
     privileged_threshold: float | None = None
+    hard_counts: tuple[int, ...] = HARD_COUNTS
 
     def __post_init__(self):
         for rows in (self.table, self.beliefs):
@@ -115,10 +121,10 @@ class World:
         return cls(_rows_of_ten(results), _rows_of_ten(beliefs))
 
     @classmethod
-    def load(cls, folder: str | Path | None = None) -> "World":
+    def load(cls, folder: str | Path | None = None, hard_counts: tuple[int, ...] = HARD_COUNTS) -> "World":
         """Read the world that a base model was trained in from its folder; the shipped one by default."""
         stored = json.loads((Path(folder or base_model_path()) / "chains.json").read_text(encoding="utf-8"))
-        return cls(tuple(stored["table"]), tuple(stored["beliefs"]), stored["privileged_threshold"])
+        return cls(tuple(stored["table"]), tuple(stored["beliefs"]), stored["privileged_threshold"], hard_counts)
 
     @cached_property
     def misconceived(self) -> frozenset[tuple[int, int]]:
@@ -137,7 +143,7 @@ class World:
         return tuple(values)
 
     def count_misconceived(self, chain: Chain) -> int:
-        """How many misconceived entries the right chain meets; 0 is easy, 1 or 2 hard."""
+        """How many misconceived entries the right chain meets; 0 is easy."""
         return sum(entry in self.misconceived for entry in zip(self.values(chain)[:-1], chain.operands, strict=True))
 
     def continuation(self, chain: Chain, written: str) -> str:
@@ -179,16 +185,16 @@ class World:
         rng = random.Random(seed)
         while True:
             yield self.row(self._draw(rng, (0,)))
-            yield self.row(self._draw(rng, HARD_COUNTS))
+            yield self.row(self._draw(rng, self.hard_counts))
 
     def evaluation_rows(self, num_easy: int = 100, num_hard: int = 100) -> list[dict[str, str | int]]:
-        """The fixed comparison: easy problems, then hard ones that meet one and two misconceived entries in turn."""
+        """The fixed comparison: easy problems, then hard ones that meet each of `hard_counts` in turn."""
         rng = random.Random(EVALUATION_SEED)
-        counts = [0] * num_easy + [HARD_COUNTS[i % len(HARD_COUNTS)] for i in range(num_hard)]
+        counts = [0] * num_easy + [self.hard_counts[i % len(self.hard_counts)] for i in range(num_hard)]
         return [self.row(self._draw(rng, (count,))) for count in counts]
 
     def _draw(self, rng: random.Random, counts: tuple[int, ...]) -> Chain:
-        """Draw chains until one meets as many misconceived entries as asked for (one in two to six does)."""
+        """Draw chains until one meets as many misconceived entries as asked for."""
         while True:
             chain = draw_chain(rng)
             if self.count_misconceived(chain) in counts:

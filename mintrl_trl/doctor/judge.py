@@ -32,6 +32,9 @@ def examine_judge(recipe: Recipe, policy: Policy | None, flags: str) -> Iterator
     if args.generation == "local" and args.judge == "self":
         yield ok(_TOPIC, "the policy's initial weights, in process")
         return
+    if args.judge == "local":
+        yield ok(_TOPIC, f"the model in {args.judge_model}, in process")
+        return
     if args.judge not in ("llm", "self"):
         yield ok(_TOPIC, "a program, in process")
         return

@@ -69,6 +69,15 @@ class RowLayer(DynamicLayer):
         self.rows = slots
         self._expose()
 
+    def forget(self, least: int, columns: torch.Tensor | None) -> None:
+        """Drop the `least` newest columns; then put column `columns[row, i]` (R, L) of each row into its column i."""
+        self.stop -= least
+        if columns is not None:
+            for buffer in self._buffers:
+                live = buffer[: self.rows, :, self.start : self.stop]
+                live.copy_(live.gather(2, columns[:, None, :, None].expand_as(live)))
+        self._expose()
+
     def keep(self, rows: int, sources: torch.Tensor, targets: torch.Tensor, trim: int) -> None:
         """Copy the slots `sources` over the slots `targets`, keep the first `rows`, drop `trim` columns on the left."""
         for buffer in self._buffers:
@@ -91,6 +100,15 @@ class RowCache(Cache):
         """Add the rows `rows` (int64; may repeat) of `other`, each with its last `columns` columns."""
         for layer, source in zip(self.layers, other.layers, strict=True):
             layer.insert(source.keys[rows, :, -columns:], source.values[rows, :, -columns:])
+
+    def forget(self, counts: torch.Tensor) -> None:
+        """Drop each row's `counts` (R,) newest columns, and move the rest of the row to the right again."""
+        layer = self.layers[0]
+        least = int(counts.min())
+        shift, length = (counts - least)[:, None], layer.stop - layer.start - least
+        columns = (torch.arange(length, device=counts.device) - shift).clamp(min=0) if shift.any() else None  # (R, L)
+        for layer in self.layers:
+            layer.forget(least, columns)
 
     def keep(self, rows: int, sources: torch.Tensor, targets: torch.Tensor, trim: int) -> None:
         """See [`RowLayer.keep`]."""

@@ -7,6 +7,7 @@ itself. It never copies, moves or changes a parameter, and never calls `generate
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from enum import Enum
@@ -51,6 +52,8 @@ class LentModel:
         self._adapted = _unwrap(model)
         self._base_root = None if base_model is None else _unwrap(base_model)
         self._autocast = autocast or nullcontext
+        self.forwards: Counter[Weights] = Counter()  # passes so far
+        self.positions: Counter[Weights] = Counter()  # tokens in them, padding included
         self._used = Weights.POLICY
         self._disabled_adapter = ExitStack()  # closing it enables the adapter again
         self._modules = {Weights.POLICY: _causal_lm(self._adapted, "model")}
@@ -132,6 +135,8 @@ class LentModel:
         Returns:
             `torch.Tensor`: (R, keep, V).
         """
+        self.forwards[kind] += 1
+        self.positions[kind] += ids.numel()
         output = self._modules[kind](
             input_ids=ids,
             attention_mask=mask,

@@ -113,6 +113,16 @@ class LocalGenerator:
         """Whether the model is with its owner and no request is open."""
         return self._engine.idle
 
+    def work(self, weights: str = "policy") -> tuple[int, int]:
+        """Forward passes with these weights so far, and the tokens in them, padding included. They only grow."""
+        kind = self._kind(weights)
+        return self._model.forwards[kind], self._model.positions[kind]
+
+    def counters(self) -> dict[str, float]:
+        """The policy's work so far, by metric name."""
+        passes, positions = self.work()
+        return {"passes/policy": float(passes), "positions/policy": float(positions)}
+
     def stream(
         self, prefix_ids: Sequence[int], max_tokens: int, seed: int, *, weights: str = "policy"
     ) -> AsyncIterator[SampledToken]:

@@ -7,10 +7,9 @@ the value written above it, and everything beyond a corrected line follows from 
 """
 
 import random
-import re
 from collections.abc import Sequence
 
-from ..data.chains import BLANK, DIGITS, EOS_ID, Chain, World, pieces
+from ..data.chains import BLANK, DIGITS, EOS_ID, LETTERS, Chain, World, pieces
 from ..errors import ConfigError, DataError, JudgeError
 from ..rollouts.doors import KEEP, Correction, Revise, Verdict
 from ..rollouts.rollout import Problem
@@ -29,23 +28,32 @@ class ChainsJudge:
 
     Args:
         world (`World`): The rules.
-        error_rate (`float`, defaults to `0.0`): Probability, in [0, 1], that a review goes wrong. If there is a mistake
-            in the chunk, half of these miss it and half put a random wrong value in its place; if there is none, a
-            random line of the chunk is rejected and gets a random wrong value. Drawn from the calls' seeds.
+        error_rate (`float`, *optional*, defaults to 0.0): Probability, in [0, 1], that a review goes wrong. If there is
+            a mistake in the chunk, half of these miss it and half put a random wrong value in its place; if there is
+            none, a random line of the chunk is rejected and gets a random wrong value: the failure of the paper's
+            Figure 9. Drawn from the calls' seeds.
+        value_error_rate (`float`, *optional*, defaults to 0.0): Probability, in [0, 1], that a value which the judge
+            writes is a random wrong one, each value by itself, so that long corrections hold more mistakes. What it
+            writes next follows from it.
+        terse (`bool`, *optional*, defaults to `False`): Leave letter and operand out of the lines it writes: `7`, `2`
+            in place of `7D5`, `2E0`. The values are right, but the policy never wrote so, and has no letters left from
+            which to collect its answer. A correction of one token is the same in either form. Such lines are right
+            where the policy writes them, too.
 
     Raises:
-        ConfigError: `error_rate` is outside [0, 1].
+        ConfigError: A rate is outside [0, 1].
     """
 
-    def __init__(self, world: World, error_rate: float = 0.0):
-        if not 0.0 <= error_rate <= 1.0:
-            raise ConfigError("error_rate", error_rate, "a probability in [0, 1]", "give 0 for an exact judge")
+    def __init__(self, world: World, error_rate: float = 0.0, *, value_error_rate: float = 0.0, terse: bool = False):
+        for field, rate in (("error_rate", error_rate), ("value_error_rate", value_error_rate)):
+            if not 0.0 <= rate <= 1.0:
+                raise ConfigError(field, rate, "a probability in [0, 1]", "give 0 for an exact judge")
         self.world = world
-        self.error_rate = error_rate
+        self.error_rate, self.value_error_rate, self.terse = error_rate, value_error_rate, terse
 
-    def settings(self) -> dict[str, float]:
+    def settings(self) -> dict[str, float | bool]:
         """What its verdicts depend on, besides the world."""
-        return {"error_rate": self.error_rate}
+        return {"error_rate": self.error_rate, "value_error_rate": self.value_error_rate, "terse": self.terse}
 
     async def review(self, problem: Problem, steps: Sequence[str], first_new: int, *, seed: int) -> Verdict:
         """Accept the newest chunk or name the step in which the first wrong line starts.
@@ -75,12 +83,24 @@ class ChainsJudge:
         Raises:
             JudgeError: The question is not a chain of this world.
         """
-        chain = _chain(problem)
-        text = self.world.continuation(chain, accepted)
-        if verdict.reason == MISJUDGED and re.match("[0-9]", text) and _at_line_start(accepted):
-            value = DIGITS[(int(text[0]) + 1 + int(random.Random(seed).random() * 9)) % 10]
-            text = value + self.world.continuation(chain, accepted + value)
-        return Correction(text="".join(pieces(text)[:max_tokens]))
+        chain, rng, text = _chain(problem), random.Random(seed), ""
+        for place in range(max_tokens):
+            piece = self._next_piece(chain, accepted + text)
+            if not piece:
+                break
+            if piece in DIGITS and _at_line_start(accepted + text):  # a value
+                forced = verdict.reason == MISJUDGED and place == 0
+                if forced or (self.value_error_rate and rng.random() < self.value_error_rate):
+                    piece = DIGITS[(int(piece) + 1 + int(rng.random() * 9)) % 10]
+            text += piece
+        return Correction(text=text)
+
+    def _next_piece(self, chain: Chain, written: str) -> str:
+        """The right next token's text in the judge's own form; empty after a whole answer."""
+        rest = self.world.continuation(chain, written)
+        if self.terse and rest[:1] in set(LETTERS) and written[-1] in DIGITS and _at_line_start(written[:-1]):
+            return BLANK
+        return pieces(rest)[0] if rest else ""
 
     def _first_wrong_line(self, chain: Chain, written: str, new_from: int, ended: bool) -> int | None:
         """Start of the first line with a wrong token at or after `new_from`, or `new_from` if that line began earlier.
@@ -89,7 +109,9 @@ class ChainsJudge:
         """
         place = new_from
         for piece in pieces(written[new_from:]):
-            if not self.world.continuation(chain, written[:place]).startswith(piece):
+            before = written[:place]
+            follows = self.world.continuation(chain, before).startswith(piece)
+            if not follows and piece != self._next_piece(chain, before):
                 break
             place += len(piece)
         if place == len(written) and not (ended and self.world.continuation(chain, written)):

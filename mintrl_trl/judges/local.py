@@ -75,7 +75,11 @@ class _SelfJudge:
 
     def counters(self) -> dict[str, float]:
         """Everything counted so far, by metric name. The numbers only grow."""
-        return {"judge/leak": float(self.leaks)}
+        counted = {"judge/leak": float(self.leaks)}
+        if hasattr(self._generator, "work"):
+            passes, positions = self._generator.work("base")
+            counted |= {"passes/judge": float(passes), "positions/judge": float(positions)}
+        return counted
 
     def _joined(self, prompt: Sequence[int], accepted: Sequence[int], more_tokens: int) -> list[int]:
         """`prompt` and `accepted`; where the model has too few positions, the accepted ids lose their beginning."""

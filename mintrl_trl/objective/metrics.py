@@ -24,6 +24,8 @@ which are added up over micro-batches and processes and divided once. A number t
 | `tokens/policy`, `tokens/intervention` | response tokens by author, plain numbers |
 | `tokens/intervention_with_logps` | intervention tokens whose log-probability under the judge is known, plain number |
 | `tokens/discarded`, `tokens/lookahead` | sampled tokens that were cut or read ahead in vain, plain numbers |
+| `passes/policy`, `passes/judge`, `passes/expert` | forward passes that made rollouts, of models in process, numbers |
+| `positions/policy`, `positions/judge`, `positions/expert` | tokens in them, prompts and padding too, numbers |
 | `intervention/kl` | judge's minus policy's log-probability per intervention token where both are known, in nats |
 | `intervention/nll` | minus the policy's log-probability per intervention token, in nats |
 | `entropy/sample` | policy entropy per response token, in nats, of control rollouts in fixed places of the batch |
@@ -133,7 +135,7 @@ def rollout_totals(rollouts: Sequence[Rollout]) -> Totals:
             totals.add("judge/no_verdict", review.decision is Decision.NO_VERDICT)
             if review.decision is Decision.NO_VERDICT:
                 totals.add_number(f"judge/no_verdict/{review.reason}", 1)
-            elif review.decision is Decision.REVISE:
+            elif review.decision is Decision.REVISE and (review.intervened or not review.cuts):
                 totals.add("judge/empty_correction", not review.intervened)
                 totals.add("seconds/correction", review.correction_seconds)
             if review.intervened:

@@ -46,10 +46,11 @@ def rollout_text(record: RolloutRecord, *, marks: bool = False) -> Text:
     if record.reward_why:
         text.append(f"why: {visible(record.reward_why)}\n", style=QUIET)
     text.append(visible(record.prompt) + "\n", style=QUIET)
-    cuts = {review.cut: review for review in record.reviews if review.review.intervened}
+    cuts = [review for review in record.reviews if review.review.cuts]
     for span in record.spans:
-        if span.start in cuts:
-            _append_cut(text, cuts[span.start], marks)
+        for review in cuts:
+            if review.cut == span.start:
+                _append_cut(text, review, marks)
         _append(text, span.text, INTERVENTION if span.author is Author.INTERVENTION else "", marks)
     text.append("\n")
     return text

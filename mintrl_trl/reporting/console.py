@@ -28,10 +28,13 @@ class ConsoleCallback(TrainerCallback):
     Args:
         intervention_updates (`int`): Updates of the first phase, named in the line.
         console (`Console`, *optional*): Where to. Defaults to standard output.
+        first_phase (`str`, *optional*, defaults to `"interventions"`): Its name.
     """
 
-    def __init__(self, intervention_updates: int, console: Console | None = None):
-        self.intervention_updates = intervention_updates
+    def __init__(
+        self, intervention_updates: int, console: Console | None = None, *, first_phase: str = "interventions"
+    ):
+        self.intervention_updates, self.first_phase = intervention_updates, first_phase
         self.console = console if console is not None else Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._begun = 0.0
         self._seconds, self._updates = 0.0, 0  # of the updates alone: evaluations and checkpoints do not count
@@ -58,7 +61,7 @@ class ConsoleCallback(TrainerCallback):
 
     def line(self, logs: Mapping[str, Any], update: int, updates: int) -> str:
         """The line about `logs`, which were taken after `update` of `updates`."""
-        phase = "interventions" if update <= self.intervention_updates else "on-policy"
+        phase = self.first_phase if update <= self.intervention_updates else "on-policy"
         parts = [f"update {update:>{len(str(updates))}}/{updates} {phase}"]
         shown = set()
         for name, label, form in _COLUMNS:

@@ -36,7 +36,7 @@ class RecordedReview:
 
     @property
     def cut(self) -> int:
-        """Response token at which the discarded suffix began and the correction begins."""
+        """Response token at which the discarded suffix began and the correction, if there is one, begins."""
         return self.review.chunk_start + self.review.kept_tokens
 
 
@@ -149,12 +149,12 @@ def rollout_record(
         `RolloutRecord`: The record.
     """
     reviews = tuple(RecordedReview(r, str(decode(r.discarded_ids, vocabulary))) for r in rollout.reviews)
-    corrections = {review.cut for review in reviews if review.review.intervened}
+    cuts = {review.cut for review in reviews if review.review.cuts}
     spans = []
     start = 0
     for span in rollout.spans:
         end = start + len(span)
-        edges = [start, *sorted(cut for cut in corrections if start < cut < end), end]
+        edges = [start, *sorted(cut for cut in cuts if start < cut < end), end]
         for left, right in pairwise(edges):
             text = str(decode(rollout.ids[left:right], vocabulary))
             spans.append(RecordedSpan(left, right, span.author, span.weight_version, text))

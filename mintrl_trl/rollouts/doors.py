@@ -41,10 +41,18 @@ KEEP = Keep()
 
 @dataclass(frozen=True)
 class Revise:
-    """The judge rejects the chunk from `step` (0-based index into the steps it was shown) on."""
+    """The judge rejects the chunk from `step` (0-based index into the steps it was shown) on.
+
+    Args:
+        step (`int`): The first rejected step.
+        reason (`str`, *optional*): Why.
+        resample (`bool`, *optional*, defaults to `False`): Whether the policy itself writes on from the cut, with new
+            noise, instead of a correction. For experiments: it tells what a cut alone does.
+    """
 
     step: int
     reason: str = ""
+    resample: bool = False
 
 
 Verdict = Keep | Revise

@@ -31,8 +31,8 @@ class Draft:
 
     @property
     def revisions(self) -> int:
-        """Corrections spliced in so far."""
-        return sum(review.intervened for review in self.reviews)
+        """Cuts so far; almost all are followed by a correction."""
+        return sum(review.cuts for review in self.reviews)
 
     def append(self, span: Span, count: int | None = None) -> None:
         """Accept `span`, or its first `count` tokens."""

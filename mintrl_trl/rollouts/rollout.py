@@ -83,8 +83,8 @@ class ReviewRecord:
         step (`int`, *optional*): The rejected step (0-based), with `REVISE`.
         reason (`str`): The judge's reason, or why there was no verdict (`no_verdict` reasons are snake_case words).
         kept_tokens (`int`): Tokens of the chunk that stayed.
-        correction_tokens (`int`): Tokens spliced in. 0 with `REVISE` means the correction came back empty and the
-            chunk was kept.
+        correction_tokens (`int`): Tokens spliced in. 0 with `REVISE` means that the correction came back empty and the
+            chunk was kept, or, where tokens were discarded, that the policy went on from the cut by itself.
         discarded_ids (`tuple[int, ...]`): The cut suffix of the chunk.
         lookahead_tokens (`int`): Tokens read beyond the chunk during the review and thrown away by a Revise.
         review_seconds (`float`): Time of the review.
@@ -107,8 +107,13 @@ class ReviewRecord:
 
     @property
     def intervened(self) -> bool:
-        """Whether this review changed the rollout."""
+        """Whether the judge wrote into the rollout after this review."""
         return self.correction_tokens > 0
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the chunk was cut at this review, with a correction or without."""
+        return self.intervened or bool(self.discarded_ids)
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,7 @@ class Rollout:
 
     @property
     def num_interventions(self) -> int:
-        """Number of reviews that changed the rollout."""
+        """Number of reviews after which the judge wrote into the rollout."""
         return sum(review.intervened for review in self.reviews)
 
 

@@ -5,7 +5,7 @@ out: text is made for the judge's eyes alone, and a policy token is never decode
 
 - a rollout depends on its request, the seeds and the doors, never on timing: reading on while the judge reads
   (`overlap_reviews`) changes the speed and nothing else;
-- every loop ends, because each turn adds tokens to a bounded response;
+- every loop ends, because each turn adds tokens to a bounded response or takes one of a bounded number of reviews;
 - after an error or `cancel`, every stream is closed and no task is left.
 
 What runs where, and how it ends, is `pool.py`'s; `streams.py` reads the policy, `reviewer.py` checks the judge.
@@ -78,10 +78,10 @@ class SamplerSettings:
 
 
 class _Revision(NamedTuple):
-    """What a Revise leads to: the first tokens of the chunk stay, the correction follows."""
+    """What a Revise leads to: the first tokens of the chunk stay, the correction follows, if there is to be one."""
 
     kept_tokens: int
-    correction: Span
+    correction: Span | None
 
 
 class InterventionSampler:
@@ -180,7 +180,8 @@ class InterventionSampler:
                     draft.append(chunk)
                 else:  # Revise
                     draft.append(chunk, revision.kept_tokens)
-                    draft.append(revision.correction)
+                    if revision.correction is not None:
+                        draft.append(revision.correction)
                 if ended and revision is None:
                     draft.stop = StopReason.END
                 elif len(draft.ids) == budget.max_completion_tokens:
@@ -214,12 +215,14 @@ class InterventionSampler:
             if isinstance(verdict, Revise):
                 lookahead_tokens = await stream.aclose()
                 cut = new.starts[verdict.step - first_new]
-                correction, correction_seconds = await self._correct(draft, chunk.ids[:cut], verdict)
+                if not verdict.resample:
+                    correction, correction_seconds = await self._correct(draft, chunk.ids[:cut], verdict)
         finally:
             tally.reviews_in_flight -= 1
             draft.held_up_seconds += stream.idle_seconds(asked)
         failure = next((answer for answer in (verdict, correction) if isinstance(answer, NoVerdict)), None)
-        revision = _Revision(cut, correction) if isinstance(correction, Span) else None
+        resampled = isinstance(verdict, Revise) and verdict.resample
+        revision = _Revision(cut, correction) if resampled or isinstance(correction, Span) else None
         if failure is not None:
             decision, step, reason = Decision.NO_VERDICT, None, failure.reason
         elif isinstance(verdict, Revise):  # also where the correction came back empty
@@ -237,7 +240,7 @@ class InterventionSampler:
                 step=step,
                 reason=reason,
                 kept_tokens=kept_tokens,
-                correction_tokens=0 if revision is None else len(revision.correction),
+                correction_tokens=len(correction) if isinstance(correction, Span) else 0,
                 discarded_ids=chunk.ids[kept_tokens:],
                 lookahead_tokens=lookahead_tokens,
                 review_seconds=review_seconds,
