@@ -162,7 +162,7 @@ def test_words_for_world_reward_and_judge():
 
 def test_evaluation_asks_for_the_outcome_whatever_is_rewarded():
     task = build_task(recipe(reward="random"))
-    trainer = SimpleNamespace(processing_class=None, args=None)
+    trainer = SimpleNamespace(processing_class=None, args=SimpleNamespace(max_completion_length=1))
     assert PassAtKCallback(trainer, task, RecipeArguments(task="chains")).reward is chains_reward
 
 
