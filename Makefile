@@ -34,7 +34,7 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt constraints-cpu.txt
 	@touch $@
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m "slow and not gpu and not network" tests

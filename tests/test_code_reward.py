@@ -20,7 +20,7 @@ RIGHT = "```python\ndef add(a, b):\n    return a + b\n```"
 
 @pytest.fixture(scope="module")
 def checker():
-    checker = CodeChecker(slots=2, test_seconds=1, row_seconds=6, memory_mb=512)
+    checker = CodeChecker(slots=2, test_seconds=2, row_seconds=6, memory_mb=512)
     yield checker
     checker.close()
 

@@ -55,7 +55,7 @@ def parse_verdict(text: str, num_steps: int, first_new: int) -> Verdict:
 
     ```python
     >>> parse_verdict('Sure: {"reason": "2 + 2 is 4", "decision": "revise", "step": 2}', num_steps=3, first_new=1)
-    Revise(step=1, reason='2 + 2 is 4')
+    Revise(step=1, reason='2 + 2 is 4', resample=False)
 
     ```
     """
