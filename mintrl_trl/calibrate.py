@@ -165,6 +165,9 @@ def _draw(task: Task, args: MInTRLConfig, model: EvalModel, prompts: int) -> dic
             rows[row["id"]] = row
             if len(rows) == prompts:
                 return rows
+    if not rows:
+        allowed, fix = "a length that at least one prompt has", "raise it"
+        raise ConfigError("max_prompt_length", args.max_prompt_length, allowed, fix)
     allowed = f"at most {len(rows)}, the rows whose prompts fit"
     raise ConfigError("prompts", prompts, allowed, f"write --prompts {len(rows)}")
 

@@ -203,6 +203,7 @@ class PilotRollouts:
                     "max_completion_length": args.max_completion_length,
                     "seed": args.seed,
                     "generator": args.generation,
+                    "dtype": (args.model_init_kwargs or {}).get("dtype"),
                 },
                 "budget": None if budget is None else asdict(budget),
                 "judge": None if reviews is None else {"name": args.judge, "model": args.judge_model} | judge_settings,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..errors import DataError
 from ..evaluation.intervals import Comparison, Interval, compare_means, mean_interval
 from ..evaluation.results import EvalResult
 from ..evaluation.run import sample_row
@@ -61,9 +62,19 @@ class PilotFolder(SampleFolder):
         return record
 
     def rollouts(self) -> dict[Key, Rollout]:
-        """The rollouts of all samples, without their prompts."""
+        """The rollouts of all samples, without their prompts.
+
+        Raises:
+            DataError: A sample whose spans and reviews are missing.
+        """
         lines = {(line["problem"], line["sample"]): line for line in self._read(REVIEWS, dict)}
-        return {sample.key: _rollout(sample.ids, sample.stop, lines[sample.key]) for sample in self.samples()}
+        found = {}
+        for sample in self.samples():
+            if sample.key not in lines:
+                allowed = "a line for every sample"
+                raise DataError(str(self.path / REVIEWS), "sample", sample.key, allowed, "remove the folder")
+            found[sample.key] = _rollout(sample.ids, sample.stop, lines[sample.key])
+        return found
 
     def counted(self) -> dict[str, float]:
         """What the judge counted over all rollouts, those included that were interrupted after it was asked."""
