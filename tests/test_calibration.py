@@ -57,16 +57,18 @@ def test_a_judge_in_the_shadow_is_heard_and_changes_nothing(overlap):
     assert judge.corrections == []
 
 
+class Replaying(Beginnings):
+    open_streams = 0  # for `sample`; the policy's own are looked at below
+
+
 def replayed(ids: tuple[int, ...], judge=None, limit: int = 12, **options):
     """A rollout that begins with `ids`, under the seed of the tests' first request; also what the policy was asked."""
     seen = counting(**options)
     sample(shared_loop(), seen, None, reviews=0, limit=limit)
     seed, policy = seen.requests[0].seed, counting(**options)
-    begun = Beginnings(policy, {seed: Beginning(len(PROMPT_IDS), ids)})
-    with_streams = type("Open", (), {"open_streams": 0, "stream": begun.stream, "for_rollout": begun.for_rollout})()
-    with_streams.weight_version = begun.weight_version
+    begun = Replaying(policy, {seed: Beginning(len(PROMPT_IDS), ids)})
     reviews = 0 if judge is None else 2
-    return sample(shared_loop(), with_streams, judge, limit=limit, reviews=reviews)[0], policy
+    return sample(shared_loop(), begun, judge, limit=limit, reviews=reviews)[0], policy
 
 
 def test_a_response_begins_with_what_is_given_and_the_policy_goes_on():
