@@ -161,7 +161,13 @@ def find_models(names: Sequence[str]) -> list[EvalModel]:
 
 @contextmanager
 def local_generator(
-    model: EvalModel, *, temperature: float, max_batch: int, dtype: str | None = None, device: str | None = None
+    model: EvalModel,
+    *,
+    temperature: float,
+    max_batch: int,
+    dtype: str | None = None,
+    device: str | None = None,
+    serves_base: bool = False,
 ) -> Iterator[LocalGenerator]:
     """The model in this process, for as long as the block lasts.
 
@@ -171,6 +177,8 @@ def local_generator(
         max_batch (`int`): Responses decoded together.
         dtype (`str`, *optional*): `"bfloat16"` or `"float32"`; by default bfloat16 on a GPU and float32 on CPU.
         device (`str`, *optional*): By default the GPU where there is one.
+        serves_base (`bool`, *optional*, defaults to `False`): Whether it is its own frozen base model, too, for a
+            self-judge.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -183,12 +191,14 @@ def local_generator(
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(loaded, model.folder)
+    loaded = loaded.eval().to(device)
     generator = LocalGenerator(
-        loaded.eval().to(device),
+        loaded,
         end_ids=vocabulary.end_ids,
         pad_id=model.tokenizer.pad_token_id or 0,
         temperature=temperature,
         max_batch=max_batch,
+        base_model=loaded if serves_base else None,
     )
     try:
         with generator.active():

@@ -15,6 +15,7 @@ L1 = frozenset({"objective"})
 L2A = frozenset({"rewards", "data"})
 L2B = frozenset({"generation", "judges"})
 L3A = frozenset({"evaluation"})
+CALIBRATION = frozenset({"calibration"})  # pilot rollouts, which go evaluation's way
 L3B = frozenset({"reporting"})  # shows what evaluation found
 L3C = frozenset({"analysis"})  # figures and tables from what reporting wrote
 L4B = frozenset({"baselines"})  # makes trainers of every method
@@ -28,10 +29,11 @@ MAY_IMPORT = (
     | dict.fromkeys(L1 | L2A, L0)
     | dict.fromkeys(L2B, L0 | L2A)
     | dict.fromkeys(L3A, L0 | L1 | L2A | L2B)
-    | dict.fromkeys(L3B, L0 | L1 | L2A | L2B | L3A)
+    | dict.fromkeys(CALIBRATION, L0 | L1 | L2A | L2B | L3A)
+    | dict.fromkeys(L3B, L0 | L1 | L2A | L2B | L3A | CALIBRATION)
     | dict.fromkeys(L3C, L0 | L1 | L2A | L2B | L3A | L3B)
-    | dict.fromkeys(L4, L0 | L1 | L2A | L2B | L3A | L3B | L3C | L4)
-    | dict.fromkeys(L4B | L5, L0 | L1 | L2A | L2B | L3A | L3B | L3C | L4 | L4B)
+    | dict.fromkeys(L4, L0 | L1 | L2A | L2B | L3A | CALIBRATION | L3B | L3C | L4)
+    | dict.fromkeys(L4B | L5, L0 | L1 | L2A | L2B | L3A | CALIBRATION | L3B | L3C | L4 | L4B)
     | {"cli": L0 | L4 | {"commands"}}
 )
 STDLIB = frozenset(sys.stdlib_module_names)

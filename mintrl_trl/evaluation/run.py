@@ -20,10 +20,11 @@ from ..rollouts.doors import PolicyGenerator, Vocabulary
 from ..rollouts.progress import Progress
 from ..rollouts.rollout import Problem, Role, Rollout, RolloutRequest, StopReason
 from ..rollouts.sampler import InterventionSampler
+from ..rollouts.schedule import request_seed
 from ..rollouts.segmentation import decode
 from .results import EvalProblem, EvalResult, ProblemResult
 from .samples import Key, Sample, SampleFolder, Score
-from .sampling import sample_requests
+from .sampling import Reviews, sample_requests, sampler_seed
 from .scoring import NO_ANSWER, Rewarded, call_reward
 
 _HELD = 4  # requests started and not yet let go, for each that may be in flight
@@ -54,6 +55,11 @@ def sample_row(problem: str, sample: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def policy_seed(seed: int, problem: str, sample: int) -> int:
+    """The seed of the policy's request for a sample, as long as nothing was spliced in."""
+    return request_seed(sampler_seed(seed), 0, sample_row(problem, sample), 0)
+
+
 def fill(
     folder: SampleFolder,
     generator: PolicyGenerator,
@@ -65,6 +71,9 @@ def fill(
     seed: int = 0,
     max_concurrent_rollouts: int = 512,
     watch: Callable[[Callable[[], Progress], int], AbstractContextManager] | None = None,
+    reviews: Reviews | None = None,
+    problem_of: Callable[[EvalProblem], Problem] | None = None,
+    on_rollout: Callable[[Key, Rollout], None] = lambda key, rollout: None,
 ) -> int:
     """Sample what a folder lacks, each sample being saved as it finishes.
 
@@ -78,6 +87,10 @@ def fill(
         max_concurrent_rollouts (`int`, *optional*, defaults to 512): Requests in flight at most.
         watch (`Callable`, *optional*): From a function that tells the progress, and the number of samples that were
             there before, to a context manager that is entered while it runs.
+        reviews ([`Reviews`], *optional*): A judge that takes part, in pilot rollouts.
+        problem_of (`Callable`, *optional*): What the judge may know of a problem; needed with `reviews`.
+        on_rollout (`Callable[[Key, Rollout], None]`, *optional*): Called with each rollout before its sample is saved,
+            on another thread.
 
     Returns:
         `int`: Samples that were made.
@@ -92,6 +105,7 @@ def fill(
     if num_samples < 1:
         raise ConfigError("samples", num_samples, "at least 1", "sample each problem once or more")
     there = {sample.key for sample in folder.samples()}
+    role = Role.CONTROL if reviews is None else Role.INTERVENED
     keys: dict[int, Key] = {}
     requests = []
     for number in range(num_samples):  # all problems once, then again: after a while every problem has some
@@ -99,9 +113,11 @@ def fill(
             if (problem.id, number) not in there:
                 row = sample_row(problem.id, number)
                 keys[row] = problem.id, number
-                requests.append(_request(row, problem))
+                known = problem_of(problem) if problem_of is not None else _question(problem)
+                requests.append(RolloutRequest(row, problem.prompt_ids, known, role, update=0))
 
     def save(rollout: Rollout) -> None:
+        on_rollout(keys[rollout.request.row], rollout)
         folder.append(_sample(*keys[rollout.request.row], rollout, vocabulary))
 
     def watch_all(sampler: InterventionSampler) -> AbstractContextManager:
@@ -118,6 +134,7 @@ def fill(
             max_held=_HELD * max_concurrent_rollouts,
             on_finished=save,
             watch=None if watch is None else watch_all,
+            reviews=reviews,
         )
         for _ in finished:
             pass
@@ -210,9 +227,8 @@ def count(
     return EvalResult(tuple(totals.values()))
 
 
-def _request(row: int, problem: EvalProblem) -> RolloutRequest:
-    question = problem.prompt if isinstance(problem.prompt, str) else ""
-    return RolloutRequest(row, problem.prompt_ids, Problem(question), Role.CONTROL, update=0)
+def _question(problem: EvalProblem) -> Problem:
+    return Problem(problem.prompt if isinstance(problem.prompt, str) else "")
 
 
 def _sample(problem: str, number: int, rollout: Rollout, vocabulary: Vocabulary) -> Sample:

@@ -1,22 +1,40 @@
 """Evaluation: n responses of each problem by the policy alone, scored by a reward function, counted per problem.
 
-Owns the way from problems to responses. No judge ever takes part: every rollout is a control rollout, so scores are the
-policy's own. Sampling and scoring are two functions, so responses can be scored again without being sampled again.
+Owns the way from problems to responses. No judge takes part in an evaluation: every rollout is a control rollout, so
+scores are the policy's own. Pilot rollouts (`calibration`) go the same way and name a judge. Sampling and scoring are
+two functions, so responses can be scored again without being sampled again.
 
 The invariant: every problem has exactly n responses, and what a response is depends on its request alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError
-from ..rollouts.doors import PolicyGenerator, Vocabulary
+from ..rollouts.doors import Judge, PolicyGenerator, Vocabulary
 from ..rollouts.rollout import Problem, Role, Rollout, RolloutRequest
 from ..rollouts.sampler import InterventionSampler, SamplerSettings
 from ..rollouts.schedule import InterventionBudget, request_seed
 from .results import EvalProblem, EvalResult
 from .scoring import score_responses
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """The judge of pilot rollouts, and how it takes part.
+
+    Args:
+        judge (`Judge`): Reviews, and corrects.
+        budget (`InterventionBudget`): Limits of one rollout.
+        options (`Mapping[str, Any]`, *optional*): Further fields of [`SamplerSettings`], of the judge's concurrency and
+            failures.
+    """
+
+    judge: Judge
+    budget: InterventionBudget
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def evaluate_policy(
@@ -108,20 +126,26 @@ def sample_requests(
     max_held: int | None = None,
     on_finished: Callable[[Rollout], None] | None = None,
     watch: Callable[[InterventionSampler], AbstractContextManager] | None = None,
+    reviews: Reviews | None = None,
 ) -> Iterator[Rollout]:
-    """Sample responses with the policy alone and hand them out in the order of the requests.
+    """Sample responses and hand them out in the order of the requests.
 
     Args:
         generator, vocabulary, max_completion_tokens, run_seed, update, max_concurrent_rollouts, watch: As for
             [`sample_responses`].
-        requests (`Sequence[RolloutRequest]`): Of controls; a request's row decides its seed.
+        requests (`Sequence[RolloutRequest]`): Of controls, or with `reviews` of intervened rollouts; a request's row
+            decides its seed.
         max_held (`int`, *optional*): Requests started and not yet handed out at most, which bounds the memory of long
             evaluations; by default all are started at once.
         on_finished (`Callable[[Rollout], None]`, *optional*): Called with each rollout as it finishes, on another
             thread, one at a time. What it raises ends the sampling.
+        reviews ([`Reviews`], *optional*): The judge of intervened rollouts; its budget holds in place of
+            `max_completion_tokens`.
 
     Raises:
         GenerationError: The policy could not go on.
+        JudgeError: The judge is set up wrongly.
+        FailureLimitError: Too many reviews gave no verdict.
     """
     budget = InterventionBudget(
         chunk_tokens=max_completion_tokens,
@@ -130,11 +154,13 @@ def sample_requests(
         max_completion_tokens=max_completion_tokens,
     )
     settings = SamplerSettings(
-        budget=budget,
-        run_seed=request_seed(run_seed, update, row=0, revisions=0, purpose="eval"),
+        budget=budget if reviews is None else reviews.budget,
+        run_seed=sampler_seed(run_seed, update),
         max_concurrent_rollouts=max_concurrent_rollouts,
+        **({} if reviews is None else reviews.options),
     )
-    sampler = InterventionSampler(generator, None, vocabulary, settings, on_finished)
+    judge = None if reviews is None else reviews.judge
+    sampler = InterventionSampler(generator, judge, vocabulary, settings, on_finished)
     held = len(requests) if max_held is None else max_held
     try:
         with watch(sampler) if watch is not None else nullcontext():
@@ -146,3 +172,8 @@ def sample_requests(
                 yield rollout
     finally:
         sampler.close()
+
+
+def sampler_seed(run_seed: int, update: int = 0) -> int:
+    """The seed of an evaluation's sampler: a stream apart from what training with the same seed samples."""
+    return request_seed(run_seed, update, row=0, revisions=0, purpose="eval")

@@ -35,4 +35,6 @@ def print_difficulties(report: DifficultyReport, console: Console) -> None:
         console.print(f"Left out: {len(report.too_long):,} rows with longer prompts than training takes.")
     kept, dropped = len(report.kept), len(report.problems) - len(report.kept)
     verdict = f"Kept {kept:,} of {len(report.problems):,} ({report.kept_share:.1%}); dropped {dropped:,} that were "
-    console.print(Text(f"{verdict}solved {report.drop_from} times or more.", "bold"), soft_wrap=True)
+    console.print(
+        Text(f"{verdict}solved at least {report.drop_from} times of {len(counts) - 1}.", "bold"), soft_wrap=True
+    )

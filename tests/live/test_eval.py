@@ -1,8 +1,10 @@
 """`mintrl eval` on a real vLLM server: killed and continued, scored again without it, other weights brought to it.
+And `mintrl calibrate`, with the same server as policy and judge.
 
 The checkpoint comes last, since it replaces the server's weights for good.
 """
 
+import json
 import os
 import re
 import signal
@@ -76,6 +78,34 @@ def test_killed_and_continued_and_scored_without_a_server(server, tmp_path):
         assert 1 <= len(sample.ids) <= 48
         assert sample.logp < 0
         assert sample.stop == "end" or len(sample.ids) == 48
+
+
+def test_a_budget_is_tried_with_the_base_model_on_the_server_as_its_own_judge(server, tmp_path):
+    words = [sys.executable, "-m", "mintrl_trl.cli", "calibrate"]
+    words += ["--config", str(GSM8K.parents[1] / "gsm8k_smollm2.yaml")]
+    words += ["--model_name_or_path", MODEL, "--dataset", str(GSM8K), "--use_vllm", "true", "--judge_keep_bias", "0"]
+    words += ["--vllm_server_base_url", server.url, "--no_verdict_limit", "1.0", "--max_completion_length", "32"]
+    words += ["--chunk-tokens", "16", "--max-reviews", "1", "--correction-tokens", "8", "--prompts", "2"]
+    words += ["--rollouts", "2", "--shadow-share", "0.5", "--rescue-cases", "1", "--continuations", "1"]
+    words += ["--out", str(tmp_path / "out")]
+    made = {}
+    for _ in range(2):  # the second time everything is there
+        done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=800)
+        assert done.returncode in (0, 1), done.stderr  # whether such a judge helps is another question
+        found = json.loads((tmp_path / "out" / "calibration.json").read_text())
+        files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.jsonl")}
+        assert made in ({}, files)
+        made = files
+    (pilot,) = found["pilots"]
+    (reviews,) = (tmp_path / "out" / "budgets").glob("*/reviews.jsonl")
+    lines = [json.loads(line) for line in reviews.read_text().splitlines()]
+    written = [span for line in lines for span in line["spans"] if span["author"] == "intervention"]
+    logps = [logp for span in written for logp in span["logps"]]
+    assert len(lines) == 4 == pilot["rollouts"]
+    assert all(logp <= 0 for logp in logps) and len(logps) == pilot["kappa_tokens"]
+    assert pilot["kappa"] == (pytest.approx(sum(logps) / len(logps)) if logps else None)
+    assert pilot["cost"]["judge/review/calls"] >= 1
+    assert found["alarms"]["reviews"] == 2
 
 
 def test_an_adapter_and_a_checkpoint_are_brought_to_the_server(server, tmp_path):
