@@ -13,7 +13,7 @@ from a checkpoint first moves what came after it into a folder `abandoned-1`, `a
 of one history; with other settings it gets a `settings-2.json` beside the first. A new run first moves an older one,
 model and checkpoints too, into a folder `previous-1`, `previous-2`, ... Only one process of a run writes. No file has a
 name that a saved model uses (`config.json`), so a model may be saved into the same folder. While a run writes here it
-holds `.running`, which no other process gets.
+holds `.running`, which no other process gets; `.rollouts.index` belongs to who reads the rollouts.
 """
 
 import dataclasses
