@@ -95,15 +95,24 @@ class DoorCounters:
         return dict(counted)
 
 
-def report_batch(trainer: "MInTRLTrainer", batch: GeneratedBatch, is_control: Tensor, advantages: Tensor) -> None:
+def report_batch(
+    trainer: "MInTRLTrainer",
+    batch: GeneratedBatch,
+    is_control: Tensor,
+    advantages: Tensor,
+    scored: Tensor | None = None,
+) -> None:
     """Metrics of a generated batch, reduced once, and its rollouts for the run folder.
 
     Args:
         trainer ([`MInTRLTrainer`]): Whose batch it is.
         batch ([`GeneratedBatch`]): Its rows and rollouts are this process's, its rewards those of all processes.
         is_control (`Tensor`): (N,) bool, the pure on-policy rows of all processes.
-        advantages (`Tensor`): (B,) of this process.
+        advantages (`Tensor`): (B,) of this process; NaN: none.
+        scored (`Tensor`, *optional*): (B,) bool, true for rollouts that are trained with; by default all that have one.
     """
+    if scored is not None:
+        advantages = advantages.where(scored, torch.nan)
     metrics = reduce_totals(Totals.merge([rollout_totals(batch.rollouts), trainer.door_counters.gained()]))
     metrics |= reward_metrics(batch.rewards, is_control, trainer.num_generations)
     trl_seams.add_metrics(trainer, metrics)
@@ -119,6 +128,7 @@ def report_batch(trainer: "MInTRLTrainer", batch: GeneratedBatch, is_control: Te
             reward_why=batch.reward_reasons[index],
             advantage=advantages[index].item(),
             row_id=batch.rows[index].get("id"),
+            policy_logps=batch.corrected,
         )
         for index, rollout in enumerate(batch.rollouts)
     ]

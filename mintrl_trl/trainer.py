@@ -241,7 +241,7 @@ class MInTRLTrainer(GRPOTrainer):
         output |= self.lean.row_keys(len(inputs))
         output |= trl_seams.sampled_logps(batch.rollouts, output["completion_ids"])
         self._new_batch = True
-        report_batch(self, batch, is_control, output["advantages"])
+        report_batch(self, batch, is_control, output["advantages"], output.get(trl_seams.SCORED))
         return output
 
     def _credit(self, batch: GeneratedBatch, is_control: Tensor, output: dict[str, Any]) -> dict[str, Tensor]:

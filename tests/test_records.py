@@ -103,6 +103,44 @@ def test_half_a_character_becomes_a_replacement_sign():
     assert record.spans[0].text == "\ufffd"
 
 
+def test_a_record_gives_back_the_rollout_it_was_made_of():
+    spans = (
+        replace(policy("7+5="), logps=(-0.5, -0.25, -0.125, -1.5)),
+        replace(judge("12;"), logps=(-0.1, -math.inf, -0.3)),
+        replace(policy("ok", end=True), logps=(-1.0, -2.0, -3.0)),
+    )
+    rollout = replace(corrected_rollout(), spans=spans)
+    record = rollout_record(rollout, vocabulary=ByteVocabulary(), update=3, group=1)
+    assert [span.logps for span in record.spans] == [None, (-0.1, None, -0.3), None]
+    whole = rollout_record(rollout, vocabulary=ByteVocabulary(), update=3, group=1, policy_logps=True)
+    back = RolloutRecord.from_json(json.loads(json.dumps(whole.to_json(), allow_nan=False)))
+    assert back == whole
+    back = back.to_rollout()
+    assert [span.logps for span in (back.spans[0], back.spans[2])] == [span.logps for span in (spans[0], spans[2])]
+    assert math.isnan(back.spans[1].logps[1])  # of no use to a loss, as infinity is
+    assert (back.ids, back.policy_authored, back.reviews) == (rollout.ids, rollout.policy_authored, rollout.reviews)
+    assert replace(back.request, problem=rollout.request.problem) == rollout.request
+
+
+def test_spans_of_a_rollout_are_one_again_where_a_cut_had_parted_them():
+    record = rollout_record(
+        replace(corrected_rollout(), spans=(policy("7+5="), judge("12;1")), stop=StopReason.LENGTH),
+        vocabulary=ByteVocabulary(),
+        update=3,
+        group=1,
+    )
+    assert [len(span) for span in record.to_rollout().spans] == [4, 4]
+
+
+def test_records_of_older_versions_are_read_but_give_no_rollout():
+    plain = corrected_record().to_json()
+    del plain["prompt_ids"]
+    record = RolloutRecord.from_json(plain)
+    assert record.prompt_ids is None
+    with pytest.raises(ValueError, match="older version"):
+        record.to_rollout()
+
+
 def test_spans_must_cover_the_ids():
     record = corrected_record()
     with pytest.raises(ValueError, match="without a gap"):

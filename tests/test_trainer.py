@@ -245,6 +245,8 @@ def test_rows_without_reward_leave_loss_and_baseline(tmp_path):
     trainer.train()
     assert trainer.batches[0]["advantages"].tolist() == [0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0]
     assert trainer.batches[0][trl_seams.SCORED].tolist() == [True, False, True, True, False, False, False, False]
+    recorded = [record["advantage"] for record in read_lines(tmp_path / "rollouts.jsonl")]
+    assert recorded == [0.0, None, 0.0, -1.0, None, None, None, None]
 
 
 def test_reasons_of_all_reward_functions_are_recorded(tmp_path):

@@ -12,19 +12,40 @@ from typing import Any
 
 from ..errors import DataError
 from ..rollouts.doors import Vocabulary
-from ..rollouts.rollout import Author, Decision, ReviewRecord, Role, Rollout, StopReason
+from ..rollouts.rollout import (
+    Author,
+    Decision,
+    Problem,
+    ReviewRecord,
+    Role,
+    Rollout,
+    RolloutRequest,
+    Span,
+    StopReason,
+    merge_spans,
+)
 from ..rollouts.segmentation import decode
 
 
 @dataclass(frozen=True)
 class RecordedSpan:
-    """Response tokens `start` to `end` (exclusive), who wrote them under which weights, and their text."""
+    """Response tokens `start` to `end` (exclusive), who wrote them under which weights, and their text.
+
+    Args:
+        start, end (`int`): Places in the response.
+        author (`Author`): Who wrote them.
+        weight_version (`str`): Of the weights that sampled them.
+        text (`str`): Theirs.
+        logps (`tuple[float or None, ...]`, *optional*): Log-probability of each token under its author, in nats, where
+            a loss is made of it; `None` where it is unknown or not needed.
+    """
 
     start: int
     end: int
     author: Author
     weight_version: str
     text: str
+    logps: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +80,7 @@ class RolloutRecord:
         reward_why (`str`, *optional*): The reward function's explanation.
         advantage (`float`, *optional*): What the rollout is trained with. `None`: it is not.
         row_id (`str` or `int`, *optional*): Id of the data row.
+        prompt_ids (`tuple[int, ...]`, *optional*): Prompt token ids; `None` in records of older versions.
 
     Raises:
         ValueError: The spans do not cover the ids.
@@ -78,6 +100,7 @@ class RolloutRecord:
     reward_why: str | None = None
     advantage: float | None = None
     row_id: str | int | None = None
+    prompt_ids: tuple[int, ...] | None = None
 
     def __post_init__(self):
         edges = [0, *(span.end for span in self.spans)]
@@ -95,10 +118,31 @@ class RolloutRecord:
         return vars(self) | {
             "role": self.role.value,
             "ids": list(self.ids),
-            "spans": [vars(span) | {"author": span.author.value} for span in self.spans],
+            "spans": [_span_to_json(span) for span in self.spans],
             "stop": self.stop.value,
             "reviews": [_review_to_json(review) for review in self.reviews],
+            "prompt_ids": None if self.prompt_ids is None else list(self.prompt_ids),
         }
+
+    def to_rollout(self) -> Rollout:
+        """The rollout that the record was made of, as far as training needs it: the judge's problem is its prompt.
+
+        Raises:
+            ValueError: The record has no prompt ids.
+        """
+        if self.prompt_ids is None:
+            raise ValueError("the record has no `prompt_ids`: an older version made it")
+        spans = []
+        for span in self.spans:
+            logps = None if span.logps is None else tuple(math.nan if logp is None else logp for logp in span.logps)
+            spans.append(Span(self.ids[span.start : span.end], span.author, span.weight_version, logps))
+        return Rollout(
+            request=RolloutRequest(self.row, self.prompt_ids, Problem(self.prompt), self.role, self.update - 1),
+            spans=merge_spans(spans),
+            stop=self.stop,
+            reviews=tuple(review.review for review in self.reviews),
+            seconds=self.seconds,
+        )
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any], where: str = "record") -> "RolloutRecord":
@@ -117,9 +161,10 @@ class RolloutRecord:
                 | {
                     "role": Role(record["role"]),
                     "ids": tuple(record["ids"]),
-                    "spans": tuple(RecordedSpan(**s | {"author": Author(s["author"])}) for s in record["spans"]),
+                    "spans": tuple(_span_from_json(span) for span in record["spans"]),
                     "stop": StopReason(record["stop"]),
                     "reviews": tuple(_review_from_json(review) for review in record["reviews"]),
+                    "prompt_ids": None if (prompt := record.get("prompt_ids")) is None else tuple(prompt),
                 }
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -137,6 +182,7 @@ def rollout_record(
     reward_why: str | None = None,
     advantage: float | None = None,
     row_id: str | int | None = None,
+    policy_logps: bool = False,
 ) -> RolloutRecord:
     """Make the record of a finished rollout.
 
@@ -144,6 +190,8 @@ def rollout_record(
         rollout (`Rollout`): The rollout.
         vocabulary (`Vocabulary`): Spells its ids; special tokens have no text.
         update, group, reward, reward_why, advantage, row_id: As in [`RolloutRecord`]; a NaN is taken as `None`.
+        policy_logps (`bool`, *optional*, defaults to `False`): Whether to keep the log-probabilities of the policy's
+            tokens, which are long; those of the judge's are always kept.
 
     Returns:
         `RolloutRecord`: The record.
@@ -157,7 +205,9 @@ def rollout_record(
         edges = [start, *sorted(cut for cut in cuts if start < cut < end), end]
         for left, right in pairwise(edges):
             text = str(decode(rollout.ids[left:right], vocabulary))
-            spans.append(RecordedSpan(left, right, span.author, span.weight_version, text))
+            kept = span.logps is not None and (policy_logps or span.author is Author.INTERVENTION)
+            logps = tuple(_known(logp) for logp in span.logps[left - start : right - start]) if kept else None
+            spans.append(RecordedSpan(left, right, span.author, span.weight_version, text, logps))
         start = end
     return RolloutRecord(
         update=update,
@@ -174,7 +224,20 @@ def rollout_record(
         reward_why=reward_why,
         advantage=_known(advantage),
         row_id=row_id,
+        prompt_ids=rollout.request.prompt_ids,
     )
+
+
+def _span_to_json(span: RecordedSpan) -> dict[str, Any]:
+    fields = vars(span) | {"author": span.author.value}
+    logps = fields.pop("logps")
+    return fields if logps is None else fields | {"logps": list(logps)}
+
+
+def _span_from_json(fields: Mapping[str, Any]) -> RecordedSpan:
+    span = dict(fields) | {"author": Author(fields["author"])}
+    logps = span.pop("logps", None)
+    return RecordedSpan(**span, logps=None if logps is None else tuple(logps))
 
 
 def _review_to_json(recorded: RecordedReview) -> dict[str, Any]:
