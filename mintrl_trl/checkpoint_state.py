@@ -26,6 +26,7 @@ FREE_SETTINGS = (
     "logging_*",
     "log_*",
     "show_progress",
+    "stall_seconds",
     "disable_tqdm",
     "report_to",
     "run_name",

@@ -203,6 +203,9 @@ class MInTRLConfig(JudgeConfig, GRPOConfig):
     show_progress: bool | None = setting(
         None, "Whether to show a live line while rollouts are made; a log line now and then where there is no terminal."
     )
+    stall_seconds: float = setting(
+        120.0, "Time in which nothing moves, after which a warning names what is waited for. In seconds, above 0."
+    )
 
     # --- TRL's and transformers' settings with other defaults, or with None for "not set by the user"
     learning_rate: float = setting(1e-6, "Initial learning rate of AdamW. At least 0.")

@@ -80,6 +80,7 @@ RANGES = {
     "no_verdict_window": AT_LEAST_1,
     "unscored_limit": SHARE,
     "mismatch_limit": POSITIVE,
+    "stall_seconds": POSITIVE,
     "entropy_sample": AT_LEAST_0,
     "resumable_checkpoints": AT_LEAST_1,
     # TRL's and transformers' own, which they check late or not at all

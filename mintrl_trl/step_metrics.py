@@ -134,6 +134,11 @@ class StepClock:
             if len(self._stages) > 1:
                 self._stages.pop()
 
+    def current(self) -> tuple[str, float] | None:
+        """The innermost stage and for how many seconds it lasts; `None` while the clock stands. From any thread."""
+        stages, since = self._stages[-1:], self._since
+        return (stages[0], self._now() - since) if stages else None
+
     def stop(self) -> dict[str, float]:
         """End the update. Seconds by stage, over all stages there are."""
         self._count()

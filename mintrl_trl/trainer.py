@@ -20,6 +20,7 @@ from trl import GRPOTrainer
 
 from . import trl_seams
 from .batch_report import DoorCounters, GeneratedBatch, report_batch
+from .completions_table import CompletionsText, mark_authors
 from .config import MInTRLConfig
 from .dry_run import DryRunCallback
 from .early_rewards import EarlyRewards
@@ -32,13 +33,13 @@ from .policy import build_policy
 from .processes import all_or_none
 from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
-from .reporting.live import LiveProgress
 from .reporting.run_folder import RunFolder
 from .resume import ContinueCallback, completing_checkpoint, running
 from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
 from .rollouts.schedule import Phase
+from .signs_of_life import live_progress, watchdog
 from .step_metrics import StepMeter
 from .training_rows import (
     check_enough_rows,
@@ -179,6 +180,8 @@ class MInTRLTrainer(GRPOTrainer):
         self.add_callback(self.step_meter)
         if args.dry_run_worst_case:  # before other callbacks make rollouts when training begins
             self.callback_handler.callbacks.insert(0, DryRunCallback(self))
+        if CompletionsText.wanted(args):
+            self.add_callback(CompletionsText(self))
         self.add_callback(ConsoleCallback(args.intervention_updates if args.needs_judge else 0))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
@@ -192,7 +195,7 @@ class MInTRLTrainer(GRPOTrainer):
             CheckpointError: There is no such checkpoint, or it is of a run that differs from this one.
             ConfigError: `output_dir` holds another run, and `set_aside_older_run` is not set.
         """
-        with running(self, resume_from_checkpoint) as checkpoint, nothing_lost(self):
+        with running(self, resume_from_checkpoint) as checkpoint, nothing_lost(self), watchdog(self):
             trl_seams.forget_generated_batch(self)  # an interrupted run may have left half of one
             self.window.clear()
             return super().train(checkpoint, **kwargs)
@@ -284,13 +287,13 @@ class MInTRLTrainer(GRPOTrainer):
         self.early_rewards.expect(dict(zip([request.row for request in requests], batch.rows, strict=True)))
         with all_or_none(), self.step_meter.clock.stage("rollout"):
             batch.rollouts = self._sample(requests, training=batch.training)
+        mark_authors(self, batch)
         return trl_seams.completion_lists(batch.rollouts, corrected=batch.corrected)
 
     def _sample(self, requests: Sequence[RolloutRequest], *, training: bool) -> list[Rollout]:
         sampler = self.sampler if training else self._eval_sampler
         label = f"update {self.state.global_step + 1}" if training else "evaluation"
-        show = self.accelerator.is_main_process and self.args.show_progress
-        with self.policy.generating(), LiveProgress(sampler.progress, label, enabled=show), sampler:
+        with self.policy.generating(), live_progress(self, sampler.progress, label), sampler:
             sampler.start(requests)
             rollouts = sampler.collect()
         return [rollouts[request.row] for request in requests]

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from mintrl_trl.reporting.live import LiveProgress
-from mintrl_trl.rollouts.progress import Progress
+from mintrl_trl.rollouts.progress import Progress, Waiting
 
 START = Progress(
     total=128,
@@ -125,12 +125,27 @@ def test_elsewhere_heartbeats_go_to_the_log(caplog):
     assert console.file.getvalue() == ""
 
 
+REVIEWS, CORRECTION = Waiting("review", 5, row=17, seconds=140.2), Waiting("correction", 1, row=3, seconds=20.0)
+TOKENS = Waiting("policy", 1, row=9, seconds=12.0)
+
+
 @pytest.mark.parametrize(
-    ("in_flight", "waiting"), [(5, "5 reviews of the judge"), (1, "1 review of the judge"), (0, "the policy's tokens")]
+    ("calls", "waiting"),
+    [
+        ((REVIEWS,), "5 reviews by the judge at http://judge/v1 (row 17 for 140 s)"),
+        (
+            (CORRECTION, TOKENS),
+            "1 correction by the judge at http://judge/v1 (row 3 for 20 s), tokens for 1 rollout by the policy (row 9 "
+            "for 12 s)",
+        ),
+        ((), "a place to begin"),
+    ],
+    ids=["reviews", "correction", "none"],
 )
-def test_standstill_is_warned_of_once_and_names_what_is_waited_for(caplog, in_flight, waiting):
-    clock = Clock(replace(START, reviews_in_flight=in_flight), seconds_per_look=50.0)
-    with LiveProgress(clock, "update 3", console=terminal(), refresh_seconds=0.001, stall_seconds=120.0):
+def test_standstill_is_warned_of_once_and_names_the_calls_that_are_waited_for(caplog, calls, waiting):
+    clock = Clock(replace(START, waiting=calls), seconds_per_look=50.0)
+    doors = {"judge": "http://judge/v1"}
+    with LiveProgress(clock, "update 3", console=terminal(), refresh_seconds=0.001, stall_seconds=120.0, doors=doors):
         wait_for(lambda: clock.looks >= 12)
         clock.snapshot = replace(clock.snapshot, tokens=clock.snapshot.tokens + 1)
         looks = clock.looks

@@ -108,6 +108,18 @@ def test_the_completions_table_holds_one_advantage_per_row_of_the_batch(tmp_path
     assert list(trainer._logs["advantages"]) == pytest.approx(trainer.batches[0]["advantages"].tolist())
 
 
+def test_columns_that_the_generation_hook_adds_are_in_the_completions_table(tmp_path):
+    class Adds(Scripted):
+        def _generate_single_turn(self, prompt_ids, *args):
+            self._log_completion_extra("mine", list(range(len(prompt_ids))))
+            return super()._generate_single_turn(prompt_ids, *args)
+
+    trainer = make_trainer(tmp_path, trainer_class=Adds)
+    trainer.train()
+    assert list(trainer._logs["extra"]["mine"]) == [0, 1, 2, 3]
+    assert {*trainer._logs} == {"images", "prompt", "completion", "rewards", "advantages", "extra"}
+
+
 def test_reward_functions_log_extra_columns_before_the_flush(tmp_path):
     class Capture(Scripted):
         def _calculate_rewards(self, *args):

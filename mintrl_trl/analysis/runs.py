@@ -28,7 +28,7 @@ ORDER = (BASE, GRPO, *list(_METHODS.values())[1:], "MInTRL-Proxy", "MInTRL-Const
 # Settings in which runs of one group may differ: seeds, places, and what is watched, saved or waited for.
 _FREE = re.compile(
     r"(data_)?seed|output_dir|run_name|eval_.*|save_.*|log_.*|logging_.*|report_to|hub_.*|push_to_hub|dataloader_.*"
-    r"|show_progress|set_aside_older_run|resume_from_checkpoint|allow_changed_resume|resumable_checkpoints"
+    r"|show_progress|stall_seconds|set_aside_older_run|resume_from_checkpoint|allow_changed_resume|resumable_checkpoints"
     r"|vllm_server_.*|.*base_url|.*_timeout.*|.*_retries|disable_tqdm|project|.*_space_id|max_concurrent_.*"
 )
 

@@ -41,10 +41,10 @@ from ..errors import ConfigError
 from ..generation.lent_model import LentModel
 from ..objective.metrics import Totals
 from ..reporting.console import ConsoleCallback
-from ..reporting.live import LiveProgress
 from ..rollouts.progress import Tally
 from ..rollouts.rollout import Author, Role, Rollout, RolloutRequest, Span, StopReason
 from ..rollouts.schedule import Phase, Schedule, request_seed
+from ..signs_of_life import live_progress
 from ..trainer import MInTRLTrainer
 from ..training_rows import load_tokenizer
 from .mentor_decoding import MixedDecoder, MixedRow, MixingWork
@@ -206,8 +206,7 @@ class MentorTrainer(MInTRLTrainer):
             tally.finished += ended
 
         label = f"update {self.state.global_step + 1}, mixed"
-        show = self.accelerator.is_main_process and args.show_progress
-        with LiveProgress(tally.snapshot, label, enabled=show):
+        with live_progress(self, tally.snapshot, label):
             work = self.decoder.decode(rows, self.gamma, count)
         self._mixed_seconds = time.perf_counter() - started
         self._mixing = _totals(work)

@@ -27,12 +27,12 @@ from ..policy import build_policy
 from ..processes import FiniteLosses, all_or_none
 from ..reporting.callback import RunFolderCallback
 from ..reporting.console import ConsoleCallback
-from ..reporting.live import LiveProgress
 from ..reporting.run_folder import RunFolder
 from ..resume import ContinueCallback, completing_checkpoint, running
 from ..rollouts.rollout import Role, Rollout, RolloutRequest
 from ..rollouts.sampler import InterventionSampler
 from ..rollouts.schedule import Phase
+from ..signs_of_life import live_progress, watchdog
 from ..step_metrics import StepMeter
 from ..training_rows import (
     check_enough_rows,
@@ -128,7 +128,7 @@ class OnPolicyRollouts:
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """TRL's training loop, once the run folder is ready; see [`MInTRLTrainer.train`]."""
         self.run_description = describe_run(self) | {"method": settings_part(self.method)}
-        with running(self, resume_from_checkpoint) as checkpoint, nothing_lost(self):
+        with running(self, resume_from_checkpoint) as checkpoint, nothing_lost(self), watchdog(self):
             self._step, self._buffered_inputs = 0, None  # an interrupted run may have left half a batch
             self._losses = FiniteLosses()
             return super().train(checkpoint, **kwargs)
@@ -190,9 +190,8 @@ class OnPolicyRollouts:
         return [list(rollout.ids) for rollout in batch.rollouts]
 
     def _sample(self, requests: Sequence[RolloutRequest]) -> list[Rollout]:
-        show = self.accelerator.is_main_process and self.args.show_progress
         label = f"update {self.state.global_step + 1}"
-        with self.policy.generating(), LiveProgress(self.sampler.progress, label, enabled=show), self.sampler:
+        with self.policy.generating(), live_progress(self, self.sampler.progress, label), self.sampler:
             self.sampler.start(requests)
             rollouts = self.sampler.collect()
         return [rollouts[request.row] for request in requests]

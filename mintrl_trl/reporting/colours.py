@@ -46,14 +46,16 @@ def rollout_text(record: RolloutRecord, *, marks: bool = False) -> Text:
     if record.reward_why:
         text.append(f"why: {visible(record.reward_why)}\n", style=QUIET)
     text.append(visible(record.prompt) + "\n", style=QUIET)
-    cuts = [review for review in record.reviews if review.review.cuts]
-    for span in record.spans:
-        for review in cuts:
-            if review.cut == span.start:
-                _append_cut(text, review, marks)
-        _append(text, span.text, INTERVENTION if span.author is Author.INTERVENTION else "", marks)
+    _append_response(text, record, marks)
     text.append("\n")
     return text
+
+
+def marked_response(record: RolloutRecord) -> str:
+    """A rollout's response as plain text: `{+what the judge wrote+}`, `[-what was cut-]`, and the judge's reason."""
+    text = Text()
+    _append_response(text, record, marks=True)
+    return text.plain
 
 
 def visible(text: str) -> str:
@@ -83,6 +85,15 @@ def _facts(record: RolloutRecord) -> str:
         facts.append(f"{record.off_policy_share:.1%} of the tokens by the judge")
     facts.append(f"{len(record.ids)} tokens, stopped by {record.stop.value}")
     return " · ".join(facts)
+
+
+def _append_response(text: Text, record: RolloutRecord, marks: bool) -> None:
+    cuts = [review for review in record.reviews if review.review.cuts]
+    for span in record.spans:
+        for review in cuts:
+            if review.cut == span.start:
+                _append_cut(text, review, marks)
+        _append(text, span.text, INTERVENTION if span.author is Author.INTERVENTION else "", marks)
 
 
 def _append_cut(text: Text, recorded: RecordedReview, marks: bool) -> None:

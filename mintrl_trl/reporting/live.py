@@ -8,14 +8,14 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
 from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from ..rollouts.progress import Progress
+from ..rollouts.progress import Progress, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class LiveProgress:
 
     On a terminal one line is rewritten in place and erased at the end. Elsewhere (a file, a notebook, a scheduler) a
     line goes to this module's logger at INFO every `heartbeat_seconds`. Where nothing has moved for `stall_seconds`, a
-    warning says so once, and names what is waited for.
+    warning says so once, and names the calls that are waited for, with the rollout that has waited longest.
 
     Args:
         progress (`Callable[[], Progress]`): Snapshot of the sampler, readable from another thread.
@@ -39,6 +39,8 @@ class LiveProgress:
         stall_seconds (`float`, *optional*, defaults to 120.0): Standstill after which a warning is logged.
         time_left (`bool`, *optional*, defaults to `False`): Whether the line says how long the rest will take at the
             mean pace so far.
+        doors (`Mapping[str, str]`, *optional*): Who is behind a call, for the warning: an address or a name, by
+            `"policy"` and `"judge"`.
 
     Examples:
 
@@ -60,8 +62,10 @@ class LiveProgress:
         heartbeat_seconds: float = 30.0,
         stall_seconds: float = 120.0,
         time_left: bool = False,
+        doors: Mapping[str, str] | None = None,
     ):
         self._progress, self._label, self._time_left = progress, label, time_left
+        self._doors = {} if doors is None else doors
         self._console = console if console is not None else Console(file=sys.stderr)
         self._on_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
         self._interval = refresh_seconds if self._on_terminal else min(heartbeat_seconds, stall_seconds)
@@ -131,10 +135,16 @@ class LiveProgress:
         if idle < self._stall_seconds or self._stalled or snapshot.finished == snapshot.total:
             return
         self._stalled = True
-        waiting = f"{_count(snapshot.reviews_in_flight, 'review')} of the judge" if snapshot.reviews_in_flight else ""
-        logger.warning(
-            "%s: nothing has moved for %.0f s; waiting for %s.", self._label, idle, waiting or "the policy's tokens"
-        )
+        waiting = ", ".join(self._named(waiting) for waiting in snapshot.waiting) or "a place to begin"
+        logger.warning("%s: nothing has moved for %.0f s; waiting for %s.", self._label, idle, waiting)
+
+    def _named(self, waiting: Waiting) -> str:
+        """`2 reviews by the judge at http://... (row 17 for 140 s)`."""
+        who = self._doors.get("policy" if waiting.call == "policy" else "judge", "")
+        of = "the policy" if waiting.call == "policy" else "the judge"
+        what = f"tokens for {_count(waiting.number, 'rollout')}" if waiting.call == "policy" else ""
+        what = what or _count(waiting.number, waiting.call)
+        return f"{what} by {of}{who and f' at {who}'} (row {waiting.row} for {waiting.seconds:.0f} s)"
 
     def _draw(self, line: str) -> None:
         text = Text(line)

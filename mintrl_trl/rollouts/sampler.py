@@ -168,7 +168,8 @@ class InterventionSampler:
                 wanted = min(budget.chunk_tokens, room) if reviewing else room
                 if stream is None or stream.spent:
                     stream = self._open(generator, draft, room if self._settings.overlap_reviews else wanted)
-                chunk = await stream.take(wanted)
+                with self._pool.tally.call("policy", request.row):
+                    chunk = await stream.take(wanted)
                 self._pool.tally.chunks += 1
                 ended = chunk.ids[-1] in self._vocabulary.end_ids
                 revision = None
@@ -205,13 +206,14 @@ class InterventionSampler:
         tally.reviews_in_flight += 1
         asked = asyncio.get_running_loop().time()
         try:
-            verdict, review_seconds = await self._reviewer.review(
-                draft.request.problem,
-                steps,
-                first_new,
-                self._seed(draft, "review"),
-                lambda: (stream.ended, len(draft.ids) + len(chunk) + stream.untaken_tokens),
-            )
+            with tally.call("review", draft.request.row):
+                verdict, review_seconds = await self._reviewer.review(
+                    draft.request.problem,
+                    steps,
+                    first_new,
+                    self._seed(draft, "review"),
+                    lambda: (stream.ended, len(draft.ids) + len(chunk) + stream.untaken_tokens),
+                )
             if isinstance(verdict, Revise):
                 lookahead_tokens = await stream.aclose()
                 cut = new.starts[verdict.step - first_new]
@@ -259,7 +261,8 @@ class InterventionSampler:
         accepted = decode((*draft.ids, *kept_ids), self._vocabulary)
         limit = min(budget.correction_tokens, budget.max_completion_tokens - len(accepted.ids))
         seed = self._seed(draft, "correction")
-        return await self._reviewer.correct(draft.request.problem, accepted, verdict, limit, seed)
+        with self._pool.tally.call("correction", draft.request.row):
+            return await self._reviewer.correct(draft.request.problem, accepted, verdict, limit, seed)
 
     def _open(self, generator: PolicyGenerator, draft: Draft, max_tokens: int) -> StreamReader:
         """Continue what stands. Equal seeds for equal numbers of revisions let a reopened stream go on as it was."""

@@ -1,0 +1,86 @@
+"""Who wrote what, in the table that trackers get: columns of TRL's table, and TensorBoard's text."""
+
+import pandas as pd
+import pytest
+from trl.trainer import grpo_trainer
+
+from mintrl_trl.completions_table import ALL_BY_POLICY, CompletionsText, _markdown
+from tests.trainers import make_trainer
+
+
+class Tracker:
+    """What TRL calls of wandb and trackio."""
+
+    run = object()
+
+    def __init__(self):
+        self.tables: list[pd.DataFrame] = []
+
+    @staticmethod
+    def Table(dataframe):  # noqa: N802 - theirs
+        return dataframe
+
+    def log(self, values):
+        self.tables.append(values["completions"])
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_tracker_gets_who_wrote_what(tmp_path, monkeypatch, name):
+    tracker = Tracker()
+    monkeypatch.setattr(grpo_trainer, name, tracker, raising=False)
+    trainer = make_trainer(tmp_path, log_completions=True, num_completions_to_print=1, max_steps=1)
+    trainer.args.report_to = [name]
+    trainer.train()
+    trainer.close()
+    table = tracker.tables[0]
+    assert table["role"].tolist() == ["control", "control", "intervened", "intervened"] * 2
+    for role, authors in zip(table["role"], table["authors"], strict=True):
+        assert (authors == ALL_BY_POLICY) == (role == "control")
+        assert role == "control" or ("{+23+}" in authors and "not good] " in authors and "[-" in authors)
+    on_disk = pd.read_parquet(tmp_path / "completions" / "completions_00001.parquet")
+    assert on_disk["authors"].tolist() == table["authors"].tolist()
+
+
+class Writer:
+    """As TensorBoard's."""
+
+    def __init__(self):
+        self.texts: list[tuple[str, str, int]] = []
+
+    def add_text(self, tag, text, step):
+        self.texts.append((tag, text, step))
+
+
+def test_tensorboard_gets_the_table_with_each_update(tmp_path):
+    trainer = make_trainer(tmp_path, log_completions=True, num_completions_to_print=1)
+    trainer.args.report_to = ["tensorboard"]
+    assert CompletionsText.wanted(trainer.args)
+    callback = CompletionsText(trainer)
+    callback.tb_writer = writer = Writer()  # where transformers' callback has its writer
+    trainer.add_callback(callback)
+    trainer.train()
+    trainer.close()
+    assert [(tag, step) for tag, _, step in writer.texts] == [("completions", 1), ("completions", 2)]
+    first = writer.texts[0][1].split("\n\n")
+    assert first[:2] == ["8 of 8 rollouts", first[1]]
+    assert first[1].startswith("rollout · intervened · parity_reward ")
+    assert "    [-" in first[2]
+
+
+def test_without_table_or_tensorboard_there_is_no_text(tmp_path):
+    trainer = make_trainer(tmp_path, log_completions=False)
+    assert not CompletionsText.wanted(trainer.args)
+    trainer.args.log_completions = True
+    assert not CompletionsText.wanted(trainer.args)
+
+
+def test_text_of_a_model_is_code_to_tensorboard_and_reaches_no_terminal():
+    hostile = "# title\n</pre><script>x</script>\x1b[2J\u2028![](http://a/b.png)"
+    rows = [
+        {"prompt": [{"role": "user", "content": "q\nr"}], "completion": hostile, "role": "control", "mine": 1.0}
+    ] * 20
+    head, facts, code, *_ = _markdown(rows).split("\n\n")
+    assert (head, facts) == ("16 of 20 rollouts", "rollout · control · mine 1")
+    assert code.splitlines()[:3] == ["    q", "    r", "    # title"]
+    assert all(line.startswith("    ") for line in code.splitlines())
+    assert "\\x1b[2J\\u2028" in code
