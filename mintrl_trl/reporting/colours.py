@@ -20,32 +20,53 @@ _JOINERS = "\u200c\u200d"  # formatting characters that words and emoji are made
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
-def print_rollout(record: RolloutRecord, console: Console | None = None) -> None:
-    """Print one rollout.
+def print_rollout(
+    record: RolloutRecord, console: Console | None = None, *, outcome: str = "", same_prompt: bool = False
+) -> None:
+    """Print one rollout. Lines are broken between words in a terminal, and not at all elsewhere.
 
     Args:
         record ([`RolloutRecord`]): The rollout.
         console (`Console`, *optional*): Where to. Defaults to standard output; marks are used where it has no colours.
+        outcome, same_prompt: As for [`rollout_text`].
     """
     console = console if console is not None else Console()
-    console.print(rollout_text(record, marks=console.color_system is None), soft_wrap=True)
+    text = rollout_text(record, marks=needs_marks(console), outcome=outcome, same_prompt=same_prompt)
+    console.print(text, soft_wrap=not breaks_lines(console))
 
 
-def rollout_text(record: RolloutRecord, *, marks: bool = False) -> Text:
+def breaks_lines(console: Console) -> bool:
+    """Whether lines are broken to a console's width: in a terminal, and not where a pager or a program reads on."""
+    return console.is_terminal and console.file.isatty()
+
+
+def needs_marks(console: Console) -> bool:
+    """Whether signs have to stand in for colours: in a file, a pipe, or under `NO_COLOR`."""
+    return console.color_system is None or console.no_color
+
+
+def rollout_text(record: RolloutRecord, *, marks: bool = False, outcome: str = "", same_prompt: bool = False) -> Text:
     """One rollout as styled text: a line of facts, the prompt, the response.
 
     Args:
         record ([`RolloutRecord`]): The rollout.
         marks (`bool`, *optional*, defaults to `False`): Whether to mark authors by signs besides colours.
+        outcome (`str`, *optional*): What became of it beside its group, such as `rescued`; ours, no model's.
+        same_prompt (`bool`, *optional*, defaults to `False`): Whether the prompt was shown just before.
 
     Returns:
         `Text`: For a rich console; its `plain` holds no control character but newlines and tabs.
     """
     text = Text()
-    text.append(_facts(record) + "\n", style="bold")
+    text.append(_facts(record, outcome) + "\n", style="bold")
     if record.reward_why:
         text.append(f"why: {visible(record.reward_why)}\n", style=QUIET)
-    text.append(visible(record.prompt) + "\n", style=QUIET)
+    for recorded in record.reviews:
+        review = recorded.review
+        if review.decision is Decision.NO_VERDICT:
+            chunk = f"tokens {review.chunk_start} to {review.chunk_start + review.chunk_tokens}"
+            text.append(f"no verdict on {chunk}: {visible(review.reason) or 'no reason'}\n", style=REASON)
+    text.append("(the same prompt)\n" if same_prompt else visible(record.prompt) + "\n", style=QUIET)
     _append_response(text, record, marks)
     text.append("\n")
     return text
@@ -56,6 +77,15 @@ def marked_response(record: RolloutRecord) -> str:
     text = Text()
     _append_response(text, record, marks=True)
     return text.plain
+
+
+def legend(marks: bool = False) -> Text:
+    """What the colours mean, on one line."""
+    text = Text("policy ", style="")
+    for style, word in ((INTERVENTION, "judge"), (DISCARDED, "discarded")):
+        _append(text, word, style, marks)
+        text.append(" ")
+    return text.append("[step that the judge rejected: its reason]", style=REASON)
 
 
 def visible(text: str) -> str:
@@ -70,10 +100,12 @@ def _escape(char: str) -> str:
     return char if char in "\n\t" or char in _JOINERS else char.encode("unicode_escape").decode("ascii")
 
 
-def _facts(record: RolloutRecord) -> str:
+def _facts(record: RolloutRecord, outcome: str) -> str:
     interventions = sum(review.review.intervened for review in record.reviews)
     no_verdicts = sum(review.review.decision is Decision.NO_VERDICT for review in record.reviews)
     facts = [f"update {record.update}", f"row {record.row}", f"group {record.group}", record.role.value]
+    if outcome:
+        facts.append(outcome)
     facts.append("no reward" if record.reward is None else f"reward {record.reward:g}")
     if record.advantage is not None:
         facts.append(f"advantage {record.advantage:+.3g}")
@@ -94,6 +126,9 @@ def _append_response(text: Text, record: RolloutRecord, marks: bool) -> None:
             if review.cut == span.start:
                 _append_cut(text, review, marks)
         _append(text, span.text, INTERVENTION if span.author is Author.INTERVENTION else "", marks)
+    for review in cuts:
+        if review.cut == len(record.ids):  # nothing came after the cut
+            _append_cut(text, review, marks)
 
 
 def _append_cut(text: Text, recorded: RecordedReview, marks: bool) -> None:

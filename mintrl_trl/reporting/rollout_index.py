@@ -99,6 +99,7 @@ class RolloutFilter:
 
     Args:
         update (`int`, *optional*): Of this update.
+        group (`int`, *optional*): Of the group of this number in its update.
         role (`Role`, *optional*): Of this role.
         rescued, derailed (`bool`): See [`RolloutEntry`].
         revised (`bool`): The judge rejected a step.
@@ -107,6 +108,7 @@ class RolloutFilter:
     """
 
     update: int | None = None
+    group: int | None = None
     role: Role | None = None
     rescued: bool = False
     derailed: bool = False
@@ -119,6 +121,8 @@ class RolloutFilter:
         terms, values = ["1"], []
         if self.update is not None:
             terms, values = [*terms, "step = ?"], [*values, self.update]
+        if self.group is not None:
+            terms, values = [*terms, "grp = ?"], [*values, self.group]
         if self.role is not None:
             terms, values = [*terms, "intervened = ?"], [*values, self.role is Role.INTERVENED]
         flags = {"rescued": self.rescued, "derailed": self.derailed}
@@ -173,15 +177,21 @@ class RolloutIndex:
         where, values = wanted._where()
         return self._table.execute(f"SELECT count(*) FROM rollouts WHERE {where}", values).fetchone()[0]
 
-    def find(self, wanted: RolloutFilter = RolloutFilter(), limit: int | None = None) -> Iterator[RolloutEntry]:
+    def find(
+        self, wanted: RolloutFilter = RolloutFilter(), limit: int | None = None, *, newest_first: bool = False
+    ) -> Iterator[RolloutEntry]:
         """Rollouts that meet a filter, in the file's order; read as they are asked for.
 
         Args:
             wanted ([`RolloutFilter`], *optional*): By default all.
             limit (`int`, *optional*): At most so many.
+            newest_first (`bool`, *optional*, defaults to `False`): Whether later updates come first.
         """
         where, values = wanted._where()
-        query = f"SELECT id, start, size, {_LINE}, rescued, derailed FROM rollouts WHERE {where} ORDER BY id LIMIT ?"
+        order = "step DESC, id" if newest_first else "id"
+        query = (
+            f"SELECT id, start, size, {_LINE}, rescued, derailed FROM rollouts WHERE {where} ORDER BY {order} LIMIT ?"
+        )
         with closing(self._table.execute(query, [*values, -1 if limit is None else limit])) as rows:
             for number, start, size, update, row, group, intervened, *rest, rescued, derailed in rows:
                 role = Role.INTERVENED if intervened else Role.CONTROL
