@@ -18,6 +18,7 @@ L3A = frozenset({"evaluation"})
 CALIBRATION = frozenset({"calibration"})  # pilot rollouts, which go evaluation's way
 L3B = frozenset({"reporting"})  # shows what evaluation found
 L3C = frozenset({"analysis"})  # figures and tables from what reporting wrote
+L3D = frozenset({"report"})  # the page of runs
 L4B = frozenset({"baselines"})  # makes trainers of every method
 L5 = frozenset({"cli", "commands"})
 # Modules that lie beside the rooms are the trainer and what surrounds it; `doctor` looks at all of it.
@@ -32,8 +33,9 @@ MAY_IMPORT = (
     | dict.fromkeys(CALIBRATION, L0 | L1 | L2A | L2B | L3A)
     | dict.fromkeys(L3B, L0 | L1 | L2A | L2B | L3A | CALIBRATION)
     | dict.fromkeys(L3C, L0 | L1 | L2A | L2B | L3A | L3B)
-    | dict.fromkeys(L4, L0 | L1 | L2A | L2B | L3A | CALIBRATION | L3B | L3C | L4)
-    | dict.fromkeys(L4B | L5, L0 | L1 | L2A | L2B | L3A | CALIBRATION | L3B | L3C | L4 | L4B)
+    | dict.fromkeys(L3D, L0 | L1 | L2A | L2B | L3A | L3B | L3C)
+    | dict.fromkeys(L4, L0 | L1 | L2A | L2B | L3A | CALIBRATION | L3B | L3C | L3D | L4)
+    | dict.fromkeys(L4B | L5, L0 | L1 | L2A | L2B | L3A | CALIBRATION | L3B | L3C | L3D | L4 | L4B)
     | {"cli": L0 | L4 | {"commands"}}
 )
 STDLIB = frozenset(sys.stdlib_module_names)

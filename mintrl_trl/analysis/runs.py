@@ -161,6 +161,11 @@ def read_groups(words: Iterable[str]) -> list[Group]:
     return _group(named)
 
 
+def decides_results(setting: str) -> bool:
+    """Whether runs that differ in a setting are runs of different things: not the seed, a place, or what is watched."""
+    return _FREE.fullmatch(setting) is None
+
+
 def split_name(word: str) -> tuple[str | None, Path]:
     """`NAME=FOLDER` in its parts; no name where the word is a folder itself."""
     name, given, folder = word.partition("=")
@@ -171,7 +176,7 @@ def split_name(word: str) -> tuple[str | None, Path]:
 
 def _group(named: Sequence[tuple[str | None, Run]]) -> list[Group]:
     shared = set.intersection(*({*run.settings} for _, run in named))  # older runs lack settings of newer ones
-    compared = sorted(name for name in shared if not _FREE.fullmatch(name))
+    compared = sorted(filter(decides_results, shared))
     keys = [name or (run.method, json.dumps([run.settings[s] for s in compared], default=str)) for name, run in named]
     members: dict[Any, list[Run]] = {}
     for key, (_, run) in zip(keys, named, strict=True):

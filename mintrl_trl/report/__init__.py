@@ -1,0 +1,1 @@
+"""The page that shows runs: what it says is computed here, how it looks lies in `assets/`."""
