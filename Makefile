@@ -2,6 +2,7 @@
 # make test         unit tests: CPU, offline
 # make test-slow    recipes as programs, kills, faults, two processes, long rows, the README's snippets: some minutes
 # make test-servers   against real vLLM servers on CPU: some minutes; makes an environment for them and SmolLM2 first, 4 GB
+# make test-browser   the report's page in headless Chromium, which has to be installed
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
@@ -21,7 +22,7 @@ SMOLLM2 := models/SmolLM2-135M-Instruct/config.json
 # All four given, so that accelerate has no default to report.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: setup test test-slow test-servers lint quickstart compare reproduce reproduce-quick benchmark-rewards clean
+.PHONY: setup test test-slow test-servers test-browser lint quickstart compare reproduce reproduce-quick benchmark-rewards clean
 
 setup: $(STAMP)
 
@@ -53,6 +54,10 @@ $(SMOLLM2): | setup
 
 test-servers: setup $(VLLM_STAMP) $(SMOLLM2)
 	$(BIN)/python -m pytest -q -m servers --durations 10 tests/live
+
+test-browser: setup
+	@command -v chromedriver >/dev/null || { echo "make test-browser needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)"; exit 1; }
+	$(BIN)/python -m pytest -q -m browser tests
 
 lint: setup
 	$(BIN)/ruff check

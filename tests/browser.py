@@ -20,6 +20,7 @@ _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
+    "--force-prefers-reduced-motion",  # a click does not wait for smooth scrolling
 )
 _START_SECONDS = 30.0
 
@@ -51,7 +52,9 @@ class Browser:
         self._address += f"/session/{session['sessionId']}"
 
     def open(self, page: Path, width: int, height: int, *, phone: bool = False) -> None:
-        """Show a file in a window of this size."""
+        """Show a file in a window of this size, and forget what came before."""
+        self._ask("POST", "/url", {"url": "about:blank"})
+        self.requests(), self.console()
         metrics = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
         self.devtools("Emulation.setDeviceMetricsOverride", **metrics)
         self._ask("POST", "/url", {"url": page.resolve().as_uri()})
@@ -59,6 +62,11 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         """The value that a script returns."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def click(self, selector: str) -> None:
+        """Click on the first such element, as a person would: it has to be there and nothing may lie over it."""
+        found = self._ask("POST", "/element", {"using": "css selector", "value": selector})
+        self._ask("POST", f"/element/{next(iter(found.values()))}/click", {})
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         """A command of Chrome's own protocol."""
@@ -80,7 +88,9 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Addresses that were asked for since the last call."""
-        events = [json.loads(entry["message"])["message"] for entry in self._ask("POST", "/se/log", {"type": "performance"})]
+        events = [
+            json.loads(entry["message"])["message"] for entry in self._ask("POST", "/se/log", {"type": "performance"})
+        ]
         return [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
 
     def close(self) -> None:
@@ -89,7 +99,9 @@ class Browser:
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._address + path, data, {"Content-Type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            self._address + path, data, {"Content-Type": "application/json"}, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.load(answer)["value"]

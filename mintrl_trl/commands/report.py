@@ -34,7 +34,11 @@ def add(commands: SubParsers) -> None:
         "--output", type=Path, metavar="FILE", help="where to write (default: report.html in the first folder)"
     )
     parser.add_argument(
-        "--rollouts", type=int, default=300, metavar="N", help="rollouts in the page, of all runs together (default: 300)"
+        "--rollouts",
+        type=int,
+        default=300,
+        metavar="N",
+        help="rollouts in the page, of all runs together (default: 300)",
     )
     parser.set_defaults(run=run)
 

@@ -32,7 +32,7 @@ _NO_VERDICT = {
 
 
 @dataclass(frozen=True)
-class Warning:
+class Finding:
     """One finding.
 
     Args:
@@ -56,14 +56,14 @@ class Warning:
         return vars(self) | {"run": run}
 
 
-def warnings_of(run: Run, survey: Survey | None) -> list[Warning]:
+def findings_of(run: Run, survey: Survey | None) -> list[Finding]:
     """All findings about a run, those to act on first.
 
     Args:
         run ([`Run`]): The run.
         survey ([`Survey`], *optional*): What its rollouts say; `None` where none were recorded.
     """
-    rules: list[Callable[[Run, Survey], Warning | None]] = [
+    rules: list[Callable[[Run, Survey], Finding | None]] = [
         *(_not_finite, _off_policy, _no_verdict, _no_gain, _bonus, _dead, _entropy, _mismatch, _unscored),
         *(_truncated, _held_up, _silent, _paused, _unfinished),
     ]
@@ -71,12 +71,14 @@ def warnings_of(run: Run, survey: Survey | None) -> list[Warning]:
     return sorted((one for one in found if one is not None), key=lambda one: one.level != ACT)
 
 
-def _not_finite(run: Run, survey: Survey) -> Warning | None:
-    broken = [line["update"] for line in run.metrics if any(line.get(name, 0) is None for name in ("loss", "grad_norm"))]
+def _not_finite(run: Run, survey: Survey) -> Finding | None:
+    broken = [
+        line["update"] for line in run.metrics if any(line.get(name, 0) is None for name in ("loss", "grad_norm"))
+    ]
     if not broken:
         return None
     command = f"mintrl replay {shlex.quote(str(run.folder))} --step {broken[0]}"
-    return Warning(
+    return Finding(
         ACT,
         "Loss or gradient norm is not a number",
         f"In {len(broken)} updates, the first of them {broken[0]}.",
@@ -85,7 +87,7 @@ def _not_finite(run: Run, survey: Survey) -> Warning | None:
     )
 
 
-def _off_policy(run: Run, survey: Survey) -> Warning | None:
+def _off_policy(run: Run, survey: Survey) -> Finding | None:
     series = run.series("off_policy_share")
     if not series:
         return None
@@ -93,12 +95,12 @@ def _off_policy(run: Run, survey: Survey) -> Warning | None:
     if mean <= limits.MOST_OFF_POLICY and above <= len(series) / 10:
         return None
     now = ", ".join(f"{name} {run.settings[name]}" for name in _BUDGET if name in run.settings)
-    return Warning(
+    return Finding(
         ACT if mean > limits.MOST_OFF_POLICY else NOTE,
         f"Off-policy share above {limits.MOST_OFF_POLICY:.0%}",
         f"Mean {mean:.1%}; {above} of {len(series)} updates above." + (f" Now: {now}." if now else ""),
-        "The policy learns to continue text that it would not write. Lower `max_reviews` or `correction_tokens`, or raise "
-        "`chunk_tokens`; `mintrl calibrate` tries budgets before a run.",
+        "The policy learns to continue text that it would not write. Lower `max_reviews` or `correction_tokens`, or "
+        "raise `chunk_tokens`; `mintrl calibrate` tries budgets before a run.",
         "off-policy",
         "revised",
     )
@@ -107,7 +109,7 @@ def _off_policy(run: Run, survey: Survey) -> Warning | None:
 _BUDGET = ("max_reviews", "correction_tokens", "chunk_tokens")
 
 
-def _no_verdict(run: Run, survey: Survey) -> Warning | None:
+def _no_verdict(run: Run, survey: Survey) -> Finding | None:
     series = run.series("judge/no_verdict")
     if not series or (mean := fmean(v for _, v in series)) <= limits.MOST_NO_VERDICT:
         return None
@@ -117,52 +119,53 @@ def _no_verdict(run: Run, survey: Survey) -> Warning | None:
     ranked = sorted(reasons, key=lambda reason: (-reasons[reason], reason))[:3]
     causes = ", ".join(f"{reason} ({reasons[reason]:,.0f})" for reason in ranked)
     advice = next((_NO_VERDICT[reason] for reason in ranked if reason in _NO_VERDICT), "read what the judge replied")
-    return Warning(
+    return Finding(
         ACT,
         f"No verdict in more than {limits.MOST_NO_VERDICT:.0%} of the reviews",
-        f"Mean {mean:.1%}, most at one update {max(v for _, v in series):.1%}." + (f" Causes: {causes}." if causes else ""),
+        f"Mean {mean:.1%}, most at one update {max(v for _, v in series):.1%}."
+        + (f" Causes: {causes}." if causes else ""),
         f"{advice[0].upper()}{advice[1:]}. `mintrl doctor` asks the judge an easy review.",
         "no-verdict",
         "no_verdict",
     )
 
 
-def _no_gain(run: Run, survey: Survey) -> Warning | None:
+def _no_gain(run: Run, survey: Survey) -> Finding | None:
     series = run.series("reward_gap")
     if not series or (mean := fmean(v for _, v in series)) > 0:
         return None
     counts = survey.counts
     more = f" {counts['rescued']:,} rollouts rescued, {counts['derailed']:,} derailed." if counts else ""
-    return Warning(
+    return Finding(
         ACT,
         "Interventions do not raise the reward",
         f"Intervened minus control: {mean:+.3f} on average.{more}",
-        "The judge does not know better than the policy, or its corrections do not fit in: `mintrl calibrate` says which. "
-        "A stronger judge, or privileged context, is the usual cure.",
+        "The judge does not know better than the policy, or its corrections do not fit in: `mintrl calibrate` says "
+        "which. A stronger judge, or privileged context, is the usual cure.",
         "gap",
         "derailed",
     )
 
 
-def _bonus(run: Run, survey: Survey) -> Warning | None:
+def _bonus(run: Run, survey: Survey) -> Finding | None:
     series = run.series("imitation_bonus")
     if not series or not survey.advantage_scale:
         return None
     mean = fmean(abs(v) for _, v in series)
     if mean <= survey.advantage_scale:
         return None
-    return Warning(
+    return Finding(
         ACT,
         "Anchor bonus above the advantage scale",
         f"Mean bonus {mean:.3g}, mean advantage of corrected rollouts {survey.advantage_scale:.3g}.",
-        "Imitating the judge outweighs being right. Lower `beta2`, set `kappa` further below 0 (`mintrl calibrate` measures "
-        "it), or train with `anchor: proxy`, which has no bonus.",
+        "Imitating the judge outweighs being right. Lower `beta2`, set `kappa` further below 0 (`mintrl calibrate` "
+        "measures it), or train with `anchor: proxy`, which has no bonus.",
         "bonus",
         "revised",
     )
 
 
-def _dead(run: Run, survey: Survey) -> Warning | None:
+def _dead(run: Run, survey: Survey) -> Finding | None:
     series = run.series("groups/dead", "frac_reward_zero_std")
     if not series or (mean := fmean(v for _, v in series)) <= limits.MOST_DEAD:
         return None
@@ -174,13 +177,15 @@ def _dead(run: Run, survey: Survey) -> Warning | None:
     advice = (
         "The problems are too easy: `mintrl filter-data` leaves out those that the base model solves."
         if too_easy
-        else "The problems are too hard for the policy alone: interventions (`num_intervened`) or a judge that knows the "
-        "reference rescue such groups; easier problems do, too."
+        else "The problems are too hard for the policy alone: interventions (`num_intervened`), a judge that knows the "
+        "reference, or easier problems make rewards differ."
     )
-    return Warning(ACT, "Most groups are dead", f"All rewards are equal in {mean:.0%} of the groups.{kinds}", advice, "groups")
+    return Finding(
+        ACT, "Most groups are dead", f"All rewards are equal in {mean:.0%} of the groups.{kinds}", advice, "groups"
+    )
 
 
-def _entropy(run: Run, survey: Survey) -> Warning | None:
+def _entropy(run: Run, survey: Survey) -> Finding | None:
     series = run.series(*ENTROPY)
     if len(series) < 10:
         return None
@@ -189,7 +194,7 @@ def _entropy(run: Run, survey: Survey) -> Warning | None:
         return None
     rewards = run.series(*REWARD)
     solved = bool(rewards) and tenths(rewards)[1] >= limits.SOLVED
-    return Warning(
+    return Finding(
         NOTE if solved else ACT,
         "Entropy has collapsed",
         f"From {first:.3g} to {last:.3g} nats per token" + (", with the problems solved." if solved else "."),
@@ -199,12 +204,12 @@ def _entropy(run: Run, survey: Survey) -> Warning | None:
     )
 
 
-def _mismatch(run: Run, survey: Survey) -> Warning | None:
+def _mismatch(run: Run, survey: Survey) -> Finding | None:
     series, limit = run.series("mismatch/kl"), run.settings.get("mismatch_limit") or limits.MOST_MISMATCH
     above = [update for update, value in series if value > limit]
     if not above:
         return None
-    return Warning(
+    return Finding(
         ACT,
         "Trainer and sampler disagree",
         f"KL above {limit:g} nats per token in {len(above)} of {len(series)} updates, the first of them {above[0]}.",
@@ -213,11 +218,11 @@ def _mismatch(run: Run, survey: Survey) -> Warning | None:
     )
 
 
-def _unscored(run: Run, survey: Survey) -> Warning | None:
+def _unscored(run: Run, survey: Survey) -> Finding | None:
     series = run.series("rewards/unscored")
     if not series or (mean := fmean(v for _, v in series)) <= limits.MOST_UNSCORED:
         return None
-    return Warning(
+    return Finding(
         ACT,
         "Rollouts without a reward",
         f"{mean:.1%} on average; they train nothing.",
@@ -225,25 +230,25 @@ def _unscored(run: Run, survey: Survey) -> Warning | None:
     )
 
 
-def _truncated(run: Run, survey: Survey) -> Warning | None:
+def _truncated(run: Run, survey: Survey) -> Finding | None:
     series = run.series("lengths/truncated", "completions/clipped_ratio")
     if not series or (last := tenths(series)[1]) <= limits.MOST_TRUNCATED:
         return None
-    return Warning(
+    return Finding(
         NOTE,
         "Many rollouts are cut at the length limit",
-        f"{last:.0%} in the last tenth of the run; max_completion_length is {run.settings.get('max_completion_length')}.",
+        f"{last:.0%} in the last tenth of the run; the limit is {run.settings.get('max_completion_length')} tokens.",
         "Raise `max_completion_length` if memory allows (`dry_run_worst_case: true` says so).",
         "truncated",
         "truncated",
     )
 
 
-def _held_up(run: Run, survey: Survey) -> Warning | None:
+def _held_up(run: Run, survey: Survey) -> Finding | None:
     series = run.series("share/review")
     if not series or (mean := fmean(v for _, v in series)) <= limits.MOST_HELD_UP:
         return None
-    return Warning(
+    return Finding(
         NOTE,
         "Rollouts wait for the judge",
         f"{mean:.0%} of the updates' time.",
@@ -251,11 +256,11 @@ def _held_up(run: Run, survey: Survey) -> Warning | None:
     )
 
 
-def _silent(run: Run, survey: Survey) -> Warning | None:
+def _silent(run: Run, survey: Survey) -> Finding | None:
     series = run.series("judge/revise_rate")
     if not series or (mean := fmean(v for _, v in series)) >= limits.LEAST_REVISIONS:
         return None
-    return Warning(
+    return Finding(
         NOTE,
         "The judge hardly ever rejects a step",
         f"In {mean:.2%} of the reviews.",
@@ -264,23 +269,24 @@ def _silent(run: Run, survey: Survey) -> Warning | None:
     )
 
 
-def _paused(run: Run, survey: Survey) -> Warning | None:
+def _paused(run: Run, survey: Survey) -> Finding | None:
     paused = [update for update, value in run.series("judge/paused") if value > 0]
     if not paused:
         return None
-    return Warning(
+    return Finding(
         NOTE,
         "The judge was left out for a while",
         f"In {len(paused)} updates, from update {paused[0]} on.",
-        "Its budget was spent (`judge_budget_tokens`, `judge_budget_cost`), or it failed and `judge_failure` went on without.",
+        "Its budget was spent (`judge_budget_tokens`, `judge_budget_cost`), or it failed and the run went on without "
+        "it (`judge_failure`).",
     )
 
 
-def _unfinished(run: Run, survey: Survey) -> Warning | None:
+def _unfinished(run: Run, survey: Survey) -> Finding | None:
     planned = run.settings.get("max_steps") or 0
     if planned <= run.num_updates:
         return None
-    return Warning(
+    return Finding(
         NOTE,
         "The run has not reached its end",
         f"{run.num_updates:,} of {planned:,} updates.",

@@ -1,6 +1,6 @@
 """Which curves the page draws, what they say in a line, and where a limit lies. Reads no number.
 
-A chart appears where one of the runs logged one of its metrics; a series takes the first of its names that a run logged.
+A chart appears where one of the runs logged one of its metrics; a series takes the first of its names that a run has.
 """
 
 import re
@@ -138,7 +138,13 @@ _CHARTS = (
         "KL per token of the policy: stale weights or another temperature show here.",
         (Series("", ("mismatch/kl",)),),
     ),
-    Chart("seconds", "Seconds per update", "", (Series("", ("step/seconds", "step_time")),), "seconds"),
+    Chart(
+        "seconds",
+        "Seconds per update",
+        "Without evaluations and checkpoints.",
+        (Series("", ("step/seconds", "step_time")),),
+        "seconds",
+    ),
 )
 
 

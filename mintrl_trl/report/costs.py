@@ -77,7 +77,9 @@ def _judge(run: Run, reviews: int) -> list[dict[str, Any]]:
             found.append(_role(name, note, account))
     spliced = total_of(run, "tokens/intervention")
     if found and spliced is not None:
-        found.append(_role("judge, in rollouts", "tokens of corrections that responses hold", {"tokens written": spliced}))
+        found.append(
+            _role("judge, in rollouts", "tokens of corrections that responses hold", {"tokens written": spliced})
+        )
     return found
 
 

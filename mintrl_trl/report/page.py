@@ -21,7 +21,7 @@ from ..analysis.runs import Group, Run, read_groups, split_name
 from ..errors import ConfigError
 from ..reporting.colours import visible
 from ..reporting.rollout_index import RolloutIndex
-from .advice import warnings_of
+from .advice import ACT, findings_of
 from .charts import charts_for
 from .costs import cost_of
 from .numbers import MOST_POINTS, numbers_of
@@ -51,8 +51,8 @@ def write_report(
     """Write the page.
 
     Args:
-        runs (`Sequence[str]`): Run folders, or `NAME=FOLDER`. Those that differ by their seed alone become one curve with
-            its spread.
+        runs (`Sequence[str]`): Run folders, or `NAME=FOLDER`. Those that differ by their seed alone become one curve
+            with its spread.
         output (`str` or `Path`, *optional*): The file. Defaults to `report.html` in the first folder.
         rollouts (`int`, *optional*, defaults to 300): Rollouts in the page at most, of all runs together.
         on_progress (`Callable`, *optional*): Called with a run's name, bytes of its rollouts that were read, and all.
@@ -81,12 +81,12 @@ def page_data(groups: Sequence[Group], rollouts: int, on_progress: Callable[[str
     """
     named = [(group, run, name) for group in groups for run, name in zip(group.runs, _names(group), strict=True)]
     shares = [(rollouts + i) // len(named) for i in range(len(named))][::-1]  # the first runs get what is left over
-    entries, warnings, metrics = [], [], set()
+    entries, findings, metrics = [], [], set()
     for place, ((group, run, name), share) in enumerate(zip(named, shares, strict=True)):
         found = _rollouts(run, share, MOST_CHARACTERS // len(named), lambda *read, name=name: on_progress(name, *read))
         numbers = numbers_of(run)
         metrics |= numbers.columns.keys()
-        warnings += [warning.to_json(place) for warning in warnings_of(run, found.survey)]
+        findings += [finding.to_json(place) for finding in findings_of(run, found.survey)]
         entries.append(
             {
                 "name": visible(name),
@@ -112,7 +112,7 @@ def page_data(groups: Sequence[Group], rollouts: int, on_progress: Callable[[str
         f"Curves are drawn from at most {MOST_POINTS:,} points a run; longer runs are averaged over neighbours.",
         "runs": entries,
         "charts": [chart.to_json() for chart in charts_for(metrics)],
-        "warnings": sorted(warnings, key=lambda warning: warning["level"] != "act"),
+        "warnings": sorted(findings, key=lambda finding: finding["level"] != ACT),
         "settings": settings_table([run for _, run, _ in named]),
     }
 

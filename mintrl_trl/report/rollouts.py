@@ -54,7 +54,10 @@ def survey_of(index: RolloutIndex, places: int) -> tuple[Survey, list[RolloutEnt
     Returns:
         `tuple`: The [`Survey`], and the chosen entries, most telling kinds in turn.
     """
-    survey, candidates = Survey(counts=dict.fromkeys(("rescued", "derailed", "revised", "no_verdict"), 0)), _Draw(places)
+    survey, candidates = (
+        Survey(counts=dict.fromkeys(("rescued", "derailed", "revised", "no_verdict"), 0)),
+        _Draw(places),
+    )
     advantages: list[float] = [0.0, 0.0]  # sum, count
     for entries in _by_update(index):
         for entry in entries:

@@ -9,7 +9,7 @@ from .charts import ENTROPY, REWARD, pass_metrics
 
 
 def tiles_of(run: Run) -> list[dict[str, Any]]:
-    """The numbers: name, value, form, what it is, what to compare it with, its metric, and which direction is better."""
+    """The numbers: name, value and form, what it is, what to compare it with, its metric, and which way is better."""
     tiles = [_reward(run), *_passes(run), _mean(run, "reward gap", "reward_gap", "intervened minus control, mean")]
     tiles += [
         _mean(run, "off-policy share", "off_policy_share", "tokens by the judge, mean", "share"),
@@ -63,7 +63,9 @@ def _passes(run: Run) -> list[dict[str, Any]]:
                 best_update, best = max(series, key=lambda point: point[1])
                 note = f"first {series[0][1]:.1%}, best {best:.1%} at {best_update:,}"
                 name, form = f"Pass@{k}, {subset}" if subset else f"Pass@{k}", "share"
-                tiles.append(_tile(name, series[-1][1], "on fixed problems", note, form=form, metric=metric, better="more"))
+                tiles.append(
+                    _tile(name, series[-1][1], "on fixed problems", note, form=form, metric=metric, better="more")
+                )
     return tiles
 
 
@@ -93,5 +95,10 @@ def _time(run: Run) -> dict[str, Any] | None:
     if not seconds:
         return None
     return _tile(
-        "training time", seconds, "of the updates", f"{seconds / run.num_updates:.3g} s each", form="seconds", better="less"
+        "training time",
+        seconds,
+        "of the updates",
+        f"{seconds / run.num_updates:.3g} s each",
+        form="seconds",
+        better="less",
     )

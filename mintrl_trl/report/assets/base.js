@@ -52,7 +52,7 @@ function shown(value, form = "number") {
     if (size >= 1e7) return `${(value / 1e6).toFixed(1)} M`;
     return Math.round(value).toLocaleString("en-US");
   }
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
   return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
 }
 

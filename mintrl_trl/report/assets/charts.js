@@ -6,7 +6,7 @@ const DASHES = ["", "6 4", "2 3", "9 3 2 3"];
 const GROUPS = [...new Set(RUNS.map((run) => run.group))];
 
 /** The runs of each group that are shown. */
-const shownGroups = () => GROUPS.map((name) => RUNS.filter((run) => run.group === name && !view.hidden.has(name)));
+const shownGroups = () => GROUPS.map((name) => RUNS.filter((run) => run.group === name && !view.hidden.has(run)));
 
 const redraw = () => charts.forEach((chart) => chart.draw());
 
@@ -171,8 +171,9 @@ class Chart {
     this.tip.replaceChildren(make("div", {}, view.clock ? shown(where, "seconds") : `update ${shown(where)}`),
       ...read.map(({line, index}) => make("div", {}, dot(line.stroke), line.name, make("b", {}, shown(line.y[index], this.spec.form)))));
     this.tip.hidden = false;
-    const left = x(at) + 14 + this.svg.offsetLeft, room = this.card.clientWidth;
-    this.tip.style.left = `${Math.max(4, left + this.tip.offsetWidth > room ? x(at) + this.svg.offsetLeft - this.tip.offsetWidth - 14 : left)}px`;
+    const place = this.svg.offsetLeft + x(at), own = this.card.getBoundingClientRect().left, room = this.tip.offsetWidth + 14;
+    const fits = own + place + room < document.documentElement.clientWidth - 4;
+    this.tip.style.left = `${Math.max(4 - own, fits ? place + 14 : place - room)}px`;
     this.tip.style.top = `${this.svg.offsetTop + 10}px`;
   }
 

@@ -108,7 +108,7 @@ const COSTS = [["calls", "count"], ["retries", "count"], ["tokens read", "count"
 
 function cost() {
   const card = MANY ? costComparison() : costByRole(RUNS[0]);
-  $("cost-body").append(card === null && !timeCard() ? make("p.empty", {}, "No cost was logged.") : make(MANY ? "div.one" : "div.two", {}, card, timeCard()));
+  $("cost-body").append(card === null && !timeCard() ? make("p.empty", {}, "No cost was logged.") : make("div.one", {}, card, timeCard()));
 }
 
 function costByRole({cost}) {

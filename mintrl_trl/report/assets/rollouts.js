@@ -117,7 +117,7 @@ function detail(one) {
     one.flags.includes("revised") ? make("span.tag", {}, "revised") : null,
     make("span.move", {}, make("button.link", {type: "button", "aria-label": "Previous rollout", click: () => move(-1)}, "↑"), make("button.link", {type: "button", "aria-label": "Next rollout", click: () => move(1)}, "↓")));
   const facts = make("dl.facts", {}, fact("update, row", `${one.update}, ${one.row}`), fact("role", one.role), fact("reward", shown(one.reward)),
-    fact("advantage", one.advantage === null ? "not trained on" : shown(one.advantage)), fact("tokens", `${one.tokens.toLocaleString("en-US")}, ends by ${one.stop}`),
+    fact("advantage", one.advantage === null ? "not trained on" : shown(one.advantage)), fact("tokens", `${one.tokens.toLocaleString("en-US")}${one.stop === "length" ? ", cut at the limit" : ""}`),
     one.role === "intervened" ? fact("by the judge", shown(one.share, "share")) : null, fact("time", shown(one.seconds, "seconds")), one.row_id === null ? null : fact("data row", String(one.row_id)));
   const text = make("div.text", {"data-rollout": `${one.update}-${one.row}`}, ...one.parts.map(([kind, content]) =>
     ({p: () => document.createTextNode(content), j: () => make("ins", {title: "written by the judge"}, content), d: () => make("del", {title: "discarded"}, content),
