@@ -3,6 +3,8 @@
 # make test-slow    recipes as programs, kills, faults, two processes, long rows, the README's snippets: some minutes
 # make test-servers   against real vLLM servers on CPU: some minutes; makes an environment for them and SmolLM2 first, 4 GB
 # make test-browser   the report's page in headless Chromium, which has to be installed
+# make notebooks    runs the notebooks: a minute or two; ARGS=--render also makes their copies in docs/notebooks
+# make docs         the documentation site in build/site; a broken link is an error
 # make lint         ruff check and ruff format --check
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
@@ -16,13 +18,15 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 CONSTRAINTS ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo constraints.txt || echo constraints-cpu.txt)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# What makes notebooks and site, on top of it.
+DOCS_STAMP := .venv/.installed-docs
 # vLLM has an environment of its own: it wants other versions than the trainer.
 VLLM_STAMP := .venv-vllm/.installed
 SMOLLM2 := models/SmolLM2-135M-Instruct/config.json
 # All four given, so that accelerate has no default to report.
 LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
 
-.PHONY: setup test test-slow test-servers test-browser lint quickstart compare reproduce reproduce-quick benchmark-rewards clean
+.PHONY: setup test test-slow test-servers test-browser notebooks docs lint quickstart compare reproduce reproduce-quick benchmark-rewards clean
 
 setup: $(STAMP)
 
@@ -58,6 +62,16 @@ test-servers: setup $(VLLM_STAMP) $(SMOLLM2)
 test-browser: setup
 	@command -v chromedriver >/dev/null || { echo "make test-browser needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)"; exit 1; }
 	$(BIN)/python -m pytest -q -m browser tests
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[docs,notebooks]'
+	@touch $@
+
+notebooks: $(DOCS_STAMP) $(SMOLLM2)
+	$(BIN)/python scripts/run_notebooks.py $(ARGS)
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: setup
 	$(BIN)/ruff check
