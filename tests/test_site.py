@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import fields
+from inspect import get_annotations
 from pathlib import Path
 
 import pytest
@@ -83,4 +84,4 @@ def _own_fields(config: type) -> set[str]:
     """The fields that one of our classes adds, or gives another default and help text."""
     if not config.__module__.startswith("mintrl_trl"):
         return set()
-    return {f.name for f in fields(config) if f.name in config.__dict__.get("__annotations__", {})}
+    return {f.name for f in fields(config) if f.name in get_annotations(config)}
