@@ -68,6 +68,17 @@ def test_the_generation_hook_gets_prompts_already_repeated_and_contiguous(tmp_pa
     assert prompt_ids[0] == prompt_ids[3] != prompt_ids[4] == prompt_ids[7]
 
 
+def test_prompts_become_ids_in_one_place_and_its_ids_are_the_batch(tmp_path):
+    class Given(Scripted):
+        def _tokenize_prompts(self, prompts):
+            return [[1, 7, 9]] * len(prompts), None, {}
+
+    trainer = make_trainer(tmp_path, trainer_class=Given)
+    trainer.train()
+    assert trainer.batches[0]["prompt_ids"].tolist() == [[1, 7, 9]] * 4
+    assert "current_gradient_accumulation_steps" in vars(trainer)
+
+
 def test_the_batch_dict_has_the_keys_that_the_seams_read(tmp_path):
     trainer = make_trainer(tmp_path, trainer_class=Scripted)
     trainer.train()
