@@ -200,7 +200,7 @@ def test_runs_side_by_side(folder, tmp_path):
     data = page_data(read_groups([str(folder), str(other), str(grpo)]), 60, lambda *read: None)
     assert data["title"] == "GRPO · MInTRL-Const"
     assert [run["name"] for run in data["runs"]] == ["GRPO", "MInTRL-Const, seed 0", "MInTRL-Const, seed 1"]
-    assert [len(run["rollouts"]["shown"]) for run in data["runs"]] == [0, 20, 20]
+    assert [len(run["rollouts"]["shown"]) for run in data["runs"]] == [0, 30, 30]
     first = data["settings"][0]
     assert first["differs"] and first["decides"] and first["name"] == "intervention_updates"
     rows = {row["name"]: row for row in data["settings"]}

@@ -51,7 +51,7 @@ def is_quiet(browser, page):
 
 def test_filters_and_the_colours_of_a_rescued_rollout(browser, page):
     browser.open(page, *DESK)
-    assert browser.run(COUNT).startswith("120 rollouts in this page, chosen to be telling, of 120 in the run.")
+    assert browser.run(COUNT) == "120 rollouts, all that the run made."
     browser.click("[data-flag=rescued]")
     assert browser.run(COUNT).startswith("20 of 120 rollouts")
     assert all("rescued" in row for row in browser.run(ROWS))
@@ -74,6 +74,18 @@ def test_filters_and_the_colours_of_a_rescued_rollout(browser, page):
         "words.dispatchEvent(new Event('input'))"
     )
     assert len(browser.run(ROWS)) == 12 and "</script><script>" in browser.run("return document.body.textContent")
+    is_quiet(browser, page)
+
+
+def test_the_address_of_a_rollout(browser, page):
+    browser.open(page, *DESK)
+    browser.click(".row:nth-child(5)")
+    assert browser.run("return location.hash").startswith("#rollout-0-")
+    browser.click("[data-flag=rescued]")
+    browser.run("location.hash = '#rollout-0-7-3'")
+    assert browser.run("return document.querySelector('.detail .text[data-rollout]').dataset.rollout") == "7-3"
+    assert browser.run("return document.querySelector('.detail .tag.derailed') !== null")
+    browser.run("location.hash = '#rollout-9-7-3'")  # there is no such run: nothing happens
     is_quiet(browser, page)
 
 

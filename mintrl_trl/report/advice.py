@@ -18,6 +18,7 @@ from .rollouts import Survey
 from .tiles import tenths
 
 ACT, NOTE = "act", "note"
+_ENOUGH = 10  # updates, before which a trend is noise
 
 _NO_VERDICT = {
     "length": "raise `judge_max_tokens`: replies are cut before their verdict",
@@ -132,7 +133,7 @@ def _no_verdict(run: Run, survey: Survey) -> Finding | None:
 
 def _no_gain(run: Run, survey: Survey) -> Finding | None:
     series = run.series("reward_gap")
-    if not series or (mean := fmean(v for _, v in series)) > 0:
+    if len(series) < _ENOUGH or (mean := fmean(v for _, v in series)) > 0:
         return None
     counts = survey.counts
     more = f" {counts['rescued']:,} rollouts rescued, {counts['derailed']:,} derailed." if counts else ""
@@ -187,7 +188,7 @@ def _dead(run: Run, survey: Survey) -> Finding | None:
 
 def _entropy(run: Run, survey: Survey) -> Finding | None:
     series = run.series(*ENTROPY)
-    if len(series) < 10:
+    if len(series) < _ENOUGH:
         return None
     first, last = tenths(series)
     if first <= 0 or last > limits.LEAST_ENTROPY_KEPT * first:

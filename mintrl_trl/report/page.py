@@ -30,7 +30,12 @@ from .settings import settings_table
 from .tiles import tiles_of
 
 NAME = "report.html"
-_STYLES, _SCRIPTS = ("style.css", "rollouts.css"), ("base.js", "charts.js", "rollouts.js", "page.js")
+_FILE = "rollouts.jsonl"
+_STYLES = ("style.css", "overview.css", "charts.css", "rollouts.css", "cost.css")
+_SCRIPTS = (  # in this order
+    *("base.js", "series.js", "charts.js", "rollouts.js"),
+    *("rollout.js", "overview.js", "cost.js", "page.js"),
+)
 _TITLES = 4  # groups of runs that a title names
 
 
@@ -54,7 +59,7 @@ def write_report(
         runs (`Sequence[str]`): Run folders, or `NAME=FOLDER`. Those that differ by their seed alone become one curve
             with its spread.
         output (`str` or `Path`, *optional*): The file. Defaults to `report.html` in the first folder.
-        rollouts (`int`, *optional*, defaults to 300): Rollouts in the page at most, of all runs together.
+        rollouts (`int`, *optional*, defaults to 300): Rollouts in the page, shared out evenly among runs.
         on_progress (`Callable`, *optional*): Called with a run's name, bytes of its rollouts that were read, and all.
 
     Returns:
@@ -80,10 +85,11 @@ def page_data(groups: Sequence[Group], rollouts: int, on_progress: Callable[[str
         rollouts, on_progress: As in [`write_report`].
     """
     named = [(group, run, name) for group in groups for run, name in zip(group.runs, _names(group), strict=True)]
-    shares = [(rollouts + i) // len(named) for i in range(len(named))][::-1]  # the first runs get what is left over
+    having = sum((run.folder / _FILE).is_file() for _, run, _ in named) or 1
+    share, characters = -(-rollouts // having), MOST_CHARACTERS // having
     entries, findings, metrics = [], [], set()
-    for place, ((group, run, name), share) in enumerate(zip(named, shares, strict=True)):
-        found = _rollouts(run, share, MOST_CHARACTERS // len(named), lambda *read, name=name: on_progress(name, *read))
+    for place, (group, run, name) in enumerate(named):
+        found = _rollouts(run, share, characters, lambda *read, name=name: on_progress(name, *read))
         numbers = numbers_of(run)
         metrics |= numbers.columns.keys()
         findings += [finding.to_json(place) for finding in findings_of(run, found.survey)]
@@ -140,7 +146,7 @@ def render(data: dict[str, Any]) -> str:
 
 
 def _rollouts(run: Run, share: int, characters: int, on_progress: Callable[[int, int], None]) -> _Rollouts:
-    if not (run.folder / "rollouts.jsonl").is_file():
+    if not (run.folder / _FILE).is_file():
         return _Rollouts(None, [])
     with RolloutIndex(run.folder, on_progress) as index:
         survey, chosen = survey_of(index, share)

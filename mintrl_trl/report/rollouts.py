@@ -18,7 +18,16 @@ from ..reporting.rollout_index import RolloutEntry, RolloutFilter, RolloutIndex
 from ..rollouts.rollout import Author, Decision, Role, StopReason
 
 # What is shown of a run, by what makes a rollout telling; whoever is short leaves its places to the others.
-_PLACES = {"rescued": 8, "derailed": 5, "no_verdict": 4, "revised": 4, "strong": 3, "right": 3, "wrong": 3}
+_PLACES = {
+    "rescued": 8,
+    "derailed": 5,
+    "no_verdict": 4,
+    "revised": 4,
+    "strong": 3,
+    "right": 3,
+    "wrong": 3,
+    "unscored": 2,
+}
 _LONGEST = {"p": 6000, "j": 4000, "d": 4000, "prompt": 6000, "reason": 1000, "why": 2000}  # characters
 MOST_CHARACTERS = 6_000_000  # of one page
 
@@ -128,8 +137,6 @@ class _Draw:
             else:
                 heapq.heappushpop(self._strong, strong)
         kind = _kind(entry)
-        if kind is None:
-            return
         self._seen[kind] += 1
         kept = self._kept[kind]
         if len(kept) < self._places:
@@ -153,8 +160,8 @@ class _Draw:
         return list(chosen.values())[: self._places]
 
 
-def _kind(entry: RolloutEntry) -> str | None:
-    """What makes a rollout telling; `None` without a reward."""
+def _kind(entry: RolloutEntry) -> str:
+    """What makes a rollout telling."""
     if entry.rescued:
         return "rescued"
     if entry.derailed:
@@ -164,7 +171,7 @@ def _kind(entry: RolloutEntry) -> str | None:
     if entry.revisions:
         return "revised"
     if entry.reward is None:
-        return None
+        return "unscored"
     return "right" if entry.reward > 0 else "wrong"
 
 

@@ -61,7 +61,7 @@ def _passes(run: Run) -> list[dict[str, Any]]:
             series = run.series(metric)
             if series:
                 best_update, best = max(series, key=lambda point: point[1])
-                note = f"first {series[0][1]:.1%}, best {best:.1%} at {best_update:,}"
+                note = f"first {series[0][1]:.1%}, best {best:.1%} at {best_update:,}" if len(series) > 1 else ""
                 name, form = f"Pass@{k}, {subset}" if subset else f"Pass@{k}", "share"
                 tiles.append(
                     _tile(name, series[-1][1], "on fixed problems", note, form=form, metric=metric, better="more")

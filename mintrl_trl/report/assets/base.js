@@ -52,35 +52,12 @@ function shown(value, form = "number") {
     if (size >= 1e7) return `${(value / 1e6).toFixed(1)} M`;
     return Math.round(value).toLocaleString("en-US");
   }
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6))
+    return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
   return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
 }
 
 const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en-US")} ${count === 1 ? one : many}`;
-
-/** Trailing mean over `width` known values; null where nothing is known. */
-function smoothed(values, width) {
-  if (width <= 1) return values;
-  const window = [];
-  let total = 0;
-  return values.map((value) => {
-    if (value === null) return null;
-    window.push(value);
-    total += value;
-    if (window.length > width) total -= window.shift();
-    return total / window.length;
-  });
-}
-
-/** Round places of an axis, at most about `count` of them, within [low, high]. */
-function ticks(low, high, count) {
-  const rough = (high - low) / Math.max(1, count);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 2.5, 5, 10].find((one) => one * power >= rough * 0.999);
-  const places = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n++) places.push(n * step);
-  return places;
-}
 
 /** A table from a head and rows. A cell is text or {text, note, number, best, node}. */
 function table(head, rows, name) {
@@ -91,8 +68,20 @@ function table(head, rows, name) {
     return make(classes, attributes, given.node, given.text, given.note ? make("small", {}, given.note) : null);
   };
   const columns = head.map((one) => (typeof one === "object" ? {...one, column: true} : {text: one, column: true}));
-  return make("div.table", {tabindex: "0", role: "region", "aria-label": name},
-    make("table", {}, make("thead", {}, make("tr", {}, ...columns.map((one) => cell("th", one)))),
-      make("tbody", {}, ...rows.map((row) => make(row.as ? `tr.${row.as}` : "tr", {},
-        ...row.cells.map((one, index) => cell(index ? "td" : "th", one)))))));
+  return make(
+    "div.table",
+    {tabindex: "0", role: "region", "aria-label": name},
+    make(
+      "table",
+      {},
+      make("thead", {}, make("tr", {}, ...columns.map((one) => cell("th", one)))),
+      make(
+        "tbody",
+        {},
+        ...rows.map((row) =>
+          make(row.as ? `tr.${row.as}` : "tr", {}, ...row.cells.map((one, index) => cell(index ? "td" : "th", one))),
+        ),
+      ),
+    ),
+  );
 }

@@ -1,33 +1,56 @@
 // Curves: one card a chart; all share zoom, smoothing, x axis and the runs shown. Drag to zoom, double click to leave.
-const view = {hidden: new Set(), smoothing: 5, clock: false, zoom: null, hover: null};
-const charts = [];
 const MARGIN = {left: 46, right: 12, top: 18, bottom: 22};
 const DASHES = ["", "6 4", "2 3", "9 3 2 3"];
-const GROUPS = [...new Set(RUNS.map((run) => run.group))];
-
-/** The runs of each group that are shown. */
-const shownGroups = () => GROUPS.map((name) => RUNS.filter((run) => run.group === name && !view.hidden.has(run)));
-
-const redraw = () => charts.forEach((chart) => chart.draw());
 
 class Chart {
   constructor(spec) {
     this.spec = spec;
     this.log = false;
-    this.svg = drawn("svg", {height: 190, role: "img", tabindex: "0", "aria-label": `${spec.title}. Drag to zoom, arrow keys to read values.`});
+    this.svg = drawn("svg", {
+      height: 190,
+      role: "img",
+      tabindex: "0",
+      "aria-label": `${spec.title}. Drag to zoom, arrow keys to read values.`,
+    });
     this.keys = make("div.keys");
     this.tip = make("div.tip", {hidden: true});
     this.title = make("h3", {}, spec.title);
     this.about = make("p.about", {}, spec.about || "");
-    const scale = make("button.plain", {type: "button", "aria-pressed": "false", title: "Logarithmic scale", click: () => {
-      this.log = !this.log;
-      scale.setAttribute("aria-pressed", String(this.log));
-      this.draw();
-    }}, "log");
-    const wide = make("button.plain", {type: "button", "aria-pressed": "false", title: "Whole width", click: () => {
-      wide.setAttribute("aria-pressed", String(this.card.classList.toggle("wide")));
-    }}, "wide");
-    this.card = make("article.chart.card", {id: `chart-${spec.id}`}, make("header", {}, this.title, scale, wide), this.about, this.keys, this.svg, this.tip);
+    const scale = make(
+      "button.plain",
+      {
+        type: "button",
+        "aria-pressed": "false",
+        title: "Logarithmic scale",
+        click: () => {
+          this.log = !this.log;
+          scale.setAttribute("aria-pressed", String(this.log));
+          this.draw();
+        },
+      },
+      "log",
+    );
+    const wide = make(
+      "button.plain",
+      {
+        type: "button",
+        "aria-pressed": "false",
+        title: "Whole width",
+        click: () => {
+          wide.setAttribute("aria-pressed", String(this.card.classList.toggle("wide")));
+        },
+      },
+      "wide",
+    );
+    this.card = make(
+      "article.chart.card",
+      {id: `chart-${spec.id}`},
+      make("header", {}, this.title, scale, wide),
+      this.about,
+      this.keys,
+      this.svg,
+      this.tip,
+    );
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
@@ -35,53 +58,85 @@ class Chart {
   /** Lines to draw: a mean over a group's runs for each series, with the values of single runs behind it. */
   lines() {
     const found = [];
-    shownGroups().forEach((runs, group) => this.spec.series.forEach((series, number) => {
-      const known = runs.map((run) => this.values(run, series)).filter((one) => one !== null);
-      if (!known.length) return;
-      const single = known.map((points) => ({...points, smooth: smoothed(points.y, Math.ceil(points.y.length * view.smoothing / 100))}));
-      const several = GROUPS.length > 1;
-      found.push({
-        name: several ? (series.label ? `${GROUPS[group]}, ${series.label}` : GROUPS[group]) : series.label || this.spec.title,
-        stroke: colour(several ? group : number), dash: several ? DASHES[number % DASHES.length] : "", single, ...mean(single),
-      });
-    }));
+    shownGroups().forEach((runs, group) =>
+      this.spec.series.forEach((series, number) => {
+        const known = runs.map((run) => this.values(run, series)).filter((one) => one !== null);
+        if (!known.length) return;
+        const single = known.map((points) => ({
+          ...points,
+          smooth: smoothed(points.y, Math.ceil((points.y.length * view.smoothing) / 100)),
+        }));
+        const several = GROUPS.length > 1;
+        found.push({
+          name: several
+            ? series.label
+              ? `${GROUPS[group]}, ${series.label}`
+              : GROUPS[group]
+            : series.label || this.spec.title,
+          stroke: colour(several ? group : number),
+          dash: several ? DASHES[number % DASHES.length] : "",
+          single,
+          ...mean(single),
+        });
+      }),
+    );
     return found;
   }
 
   values(run, series) {
     const name = series.metrics.find((one) => run.metrics[one]);
     if (!name) return null;
-    const y = [], x = [], updates = [];
+    const y = [],
+      x = [],
+      updates = [];
     run.metrics[name].forEach((value, index) => {
       const place = view.clock ? run.clock[index] : run.updates[index];
-      if (value !== null && place !== null) x.push(place), y.push(value), updates.push(run.updates[index]);
+      if (value !== null && place !== null) (x.push(place), y.push(value), updates.push(run.updates[index]));
     });
     return x.length ? {x, y, updates} : null;
   }
 
   draw() {
-    const width = this.svg.clientWidth, height = this.card.classList.contains("wide") ? 340 : 190;
+    const width = this.svg.clientWidth,
+      height = this.card.classList.contains("wide") ? 340 : 190;
     if (!width) return;
     this.svg.setAttribute("height", height);
     this.drawnLines = this.lines();
     this.svg.replaceChildren();
     this.key();
-    if (!this.drawnLines.length) return this.scale = null, this.svg.append(drawn("text", {x: 10, y: 24}, "not logged by the runs shown"));
+    if (!this.drawnLines.length)
+      return ((this.scale = null), this.svg.append(drawn("text", {x: 10, y: 24}, "not logged by the runs shown")));
     let [x0, x1] = view.zoom || wholeRun();
     if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
     const [y0, y1] = this.range(x0, x1);
     const way = this.log ? Math.log10 : (value) => value;
-    const x = (value) => MARGIN.left + (value - x0) / (x1 - x0) * (width - MARGIN.left - MARGIN.right);
-    const y = (value) => height - MARGIN.bottom - (way(value) - way(y0)) / (way(y1) - way(y0)) * (height - MARGIN.top - MARGIN.bottom);
+    const x = (value) => MARGIN.left + ((value - x0) / (x1 - x0)) * (width - MARGIN.left - MARGIN.right);
+    const y = (value) =>
+      height - MARGIN.bottom - ((way(value) - way(y0)) / (way(y1) - way(y0))) * (height - MARGIN.top - MARGIN.bottom);
     this.scale = {x, y, x0, x1, width, height};
     this.axes(x0, x1, y0, y1);
-    const inside = drawn("svg", {x: MARGIN.left, y: 0, width: width - MARGIN.left - MARGIN.right, height, viewBox: `${MARGIN.left} 0 ${width - MARGIN.left - MARGIN.right} ${height}`});
+    const inside = drawn("svg", {
+      x: MARGIN.left,
+      y: 0,
+      width: width - MARGIN.left - MARGIN.right,
+      height,
+      viewBox: `${MARGIN.left} 0 ${width - MARGIN.left - MARGIN.right} ${height}`,
+    });
     this.svg.append(inside);
     for (const line of this.drawnLines) {
       if (line.low) inside.append(drawn("path", {class: "band", fill: line.stroke, d: this.area(line)}));
-      for (const one of this.behind(line)) inside.append(drawn("path", {class: "raw", stroke: line.stroke, d: this.path(one.x, one.y)}));
-      inside.append(drawn("path", {class: "mean", stroke: line.stroke, "stroke-dasharray": line.dash, d: this.path(line.x, line.y)}));
-      if (line.x.length === 1) inside.append(drawn("circle", {cx: x(line.x[0]), cy: y(line.y[0]), r: 3, fill: line.stroke}));
+      for (const one of this.behind(line))
+        inside.append(drawn("path", {class: "raw", stroke: line.stroke, d: this.path(one.x, one.y)}));
+      inside.append(
+        drawn("path", {
+          class: "mean",
+          stroke: line.stroke,
+          "stroke-dasharray": line.dash,
+          d: this.path(line.x, line.y),
+        }),
+      );
+      if (line.x.length === 1)
+        inside.append(drawn("circle", {cx: x(line.x[0]), cy: y(line.y[0]), r: 3, fill: line.stroke}));
     }
     this.cross = drawn("g");
     this.svg.append(this.cross);
@@ -91,20 +146,32 @@ class Chart {
   /** What the lines are: of several groups the page's legend names the colours, and here stand the dashes alone. */
   key() {
     const several = GROUPS.length > 1;
-    const entries = several ? this.spec.series.map((series, number) => ({name: series.label, stroke: "currentColor", dash: DASHES[number % DASHES.length]})) : this.drawnLines;
-    this.keys.replaceChildren(...(entries.length > 1 ? entries : []).map(({name, stroke, dash}) => {
-      const sample = drawn("svg", {viewBox: "0 0 18 8", "aria-hidden": "true"});
-      sample.append(drawn("path", {d: "M0 4H18", stroke, "stroke-width": 2, "stroke-dasharray": dash}));
-      return make("span", {}, sample, name);
-    }));
+    const entries = several
+      ? this.spec.series.map((series, number) => ({
+          name: series.label,
+          stroke: "currentColor",
+          dash: DASHES[number % DASHES.length],
+        }))
+      : this.drawnLines;
+    this.keys.replaceChildren(
+      ...(entries.length > 1 ? entries : []).map(({name, stroke, dash}) => {
+        const sample = drawn("svg", {viewBox: "0 0 18 8", "aria-hidden": "true"});
+        sample.append(drawn("path", {d: "M0 4H18", stroke, "stroke-width": 2, "stroke-dasharray": dash}));
+        return make("span", {}, sample, name);
+      }),
+    );
   }
 
   range(x0, x1) {
-    const seen = this.drawnLines.flatMap((line) => [line, ...this.behind(line)])
-      .flatMap((line) => line.y.filter((_, index) => line.x[index] >= x0 && line.x[index] <= x1)).filter((value) => !this.log || value > 0);
-    let low = seen.length ? Math.min(...seen) : this.log ? 0.1 : 0, high = seen.length ? Math.max(...seen) : 1;
+    const seen = this.drawnLines
+      .flatMap((line) => [line, ...this.behind(line)])
+      .flatMap((line) => line.y.filter((_, index) => line.x[index] >= x0 && line.x[index] <= x1))
+      .filter((value) => !this.log || value > 0);
+    let low = seen.length ? Math.min(...seen) : this.log ? 0.1 : 0,
+      high = seen.length ? Math.max(...seen) : 1;
     const limit = this.spec.limit;
-    if (limit && !this.log && limit.value <= Math.max(high * 3, 1e-9)) high = Math.max(high, limit.value * 1.08), low = Math.min(low, limit.value);
+    if (limit && !this.log && limit.value <= Math.max(high * 3, 1e-9))
+      ((high = Math.max(high, limit.value * 1.08)), (low = Math.min(low, limit.value)));
     if (this.log) return [low / 1.1, high * 1.1];
     if (this.spec.form === "share" && low >= 0) low = Math.min(low, 0);
     const room = (high - low || Math.abs(high) || 1) * 0.05;
@@ -113,24 +180,71 @@ class Chart {
 
   axes(x0, x1, y0, y1) {
     const {x, y, width, height} = this.scale;
-    const hours = x1 > 7200, unit = view.clock ? (hours ? 3600 : 60) : 1;
+    const hours = x1 > 7200,
+      unit = view.clock ? (hours ? 3600 : 60) : 1;
     for (const value of this.log ? decades(y0, y1) : ticks(y0, y1, height / 48)) {
-      this.svg.append(drawn("line", {class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value)}));
-      this.svg.append(drawn("text", {x: MARGIN.left - 6, y: y(value) + 4, "text-anchor": "end"}, shown(value, this.spec.form).replace(/(\.0)? %/, "%")));
+      this.svg.append(
+        drawn("line", {class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value)}),
+      );
+      this.svg.append(
+        drawn(
+          "text",
+          {x: MARGIN.left - 6, y: y(value) + 4, "text-anchor": "end"},
+          shown(value, this.spec.form).replace(/(\.0)? %/, "%"),
+        ),
+      );
     }
-    for (const value of ticks(x0 / unit, x1 / unit, width / 90)) this.svg.append(drawn("text", {x: x(value * unit), y: height - 6, "text-anchor": "middle"},
-      `${shown(value)}${view.clock ? (hours ? " h" : " min") : ""}`));
-    this.svg.append(drawn("line", {class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: height - MARGIN.bottom, y2: height - MARGIN.bottom}));
+    const places = ticks(x0 / unit, x1 / unit, width / 90).filter((value) => view.clock || Number.isInteger(value));
+    for (const value of places)
+      this.svg.append(
+        drawn(
+          "text",
+          {x: x(value * unit), y: height - 6, "text-anchor": "middle"},
+          `${shown(value)}${view.clock ? (hours ? " h" : " min") : ""}`,
+        ),
+      );
+    this.svg.append(
+      drawn("line", {
+        class: "axis",
+        x1: MARGIN.left,
+        x2: width - MARGIN.right,
+        y1: height - MARGIN.bottom,
+        y2: height - MARGIN.bottom,
+      }),
+    );
     const limit = this.spec.limit;
     if (limit && limit.value < y1 && limit.value > y0) {
-      this.svg.append(drawn("line", {class: "limit", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(limit.value), y2: y(limit.value)}));
-      this.svg.append(drawn("text", {class: "limit-name", x: width - MARGIN.right, y: y(limit.value) - 4, "text-anchor": "end"}, limit.name));
+      this.svg.append(
+        drawn("line", {
+          class: "limit",
+          x1: MARGIN.left,
+          x2: width - MARGIN.right,
+          y1: y(limit.value),
+          y2: y(limit.value),
+        }),
+      );
+      this.svg.append(
+        drawn(
+          "text",
+          {class: "limit-name", x: width - MARGIN.right, y: y(limit.value) - 4, "text-anchor": "end"},
+          limit.name,
+        ),
+      );
     }
-    const switches = new Set(shownGroups().flat().map((run) => run.switch).filter((one) => one !== null));
-    if (!view.clock) for (const one of switches) if (one > x0 && one < x1) {
-      this.svg.append(drawn("line", {class: "switch", x1: x(one), x2: x(one), y1: MARGIN.top, y2: height - MARGIN.bottom}));
-      this.svg.append(drawn("text", {x: x(one), y: MARGIN.top - 6, "text-anchor": "middle"}, "interventions end"));
-    }
+    const switches = new Set(
+      shownGroups()
+        .flat()
+        .map((run) => run.switch)
+        .filter((one) => one !== null),
+    );
+    if (!view.clock)
+      for (const one of switches)
+        if (one > x0 && one < x1) {
+          this.svg.append(
+            drawn("line", {class: "switch", x1: x(one), x2: x(one), y1: MARGIN.top, y2: height - MARGIN.bottom}),
+          );
+          this.svg.append(drawn("text", {x: x(one), y: MARGIN.top - 6, "text-anchor": "middle"}, "interventions end"));
+        }
   }
 
   /** What is drawn behind a line: the curves of a group's runs; of a run alone on the page, its values as they were logged. */
@@ -140,9 +254,10 @@ class Chart {
   }
 
   path(xs, ys) {
-    let path = "", pen = "M";
+    let path = "",
+      pen = "M";
     ys.forEach((value, index) => {
-      if (this.log && value <= 0) return pen = "M";
+      if (this.log && value <= 0) return (pen = "M");
       path += `${pen}${this.scale.x(xs[index]).toFixed(1)} ${this.scale.y(value).toFixed(1)}`;
       pen = "L";
     });
@@ -150,8 +265,9 @@ class Chart {
   }
 
   area(line) {
-    const positive = (value) => this.log ? Math.max(value, 1e-12) : value;
-    const place = (index, value) => `${this.scale.x(line.x[index]).toFixed(1)} ${this.scale.y(positive(value)).toFixed(1)}`;
+    const positive = (value) => (this.log ? Math.max(value, 1e-12) : value);
+    const place = (index, value) =>
+      `${this.scale.x(line.x[index]).toFixed(1)} ${this.scale.y(positive(value)).toFixed(1)}`;
     return `M${[...line.high.map((v, i) => place(i, v)), ...line.low.map((v, i) => place(i, v)).reverse()].join("L")}Z`;
   }
 
@@ -163,28 +279,42 @@ class Chart {
     this.tip.hidden = true;
     const at = view.hover && view.hover.x;
     if (at === null || at === undefined || at < x0 || at > x1) return;
-    this.cross.append(drawn("line", {class: "cross", x1: x(at), x2: x(at), y1: MARGIN.top, y2: height - MARGIN.bottom}));
-    const read = this.drawnLines.map((line) => ({line, index: nearest(line.x, at)})).filter(({line, index}) => Math.abs(line.x[index] - at) <= (x1 - x0) / 12);
-    for (const {line, index} of read) if (!this.log || line.y[index] > 0) this.cross.append(drawn("circle", {cx: x(line.x[index]), cy: y(line.y[index]), r: 3.5, fill: line.stroke}));
+    this.cross.append(
+      drawn("line", {class: "cross", x1: x(at), x2: x(at), y1: MARGIN.top, y2: height - MARGIN.bottom}),
+    );
+    const read = this.drawnLines
+      .map((line) => ({line, index: nearest(line.x, at)}))
+      .filter(({line, index}) => Math.abs(line.x[index] - at) <= (x1 - x0) / 12);
+    for (const {line, index} of read)
+      if (!this.log || line.y[index] > 0)
+        this.cross.append(drawn("circle", {cx: x(line.x[index]), cy: y(line.y[index]), r: 3.5, fill: line.stroke}));
     if (view.hover.chart !== this || !read.length) return;
     const where = read[0].line.x[read[0].index];
-    this.tip.replaceChildren(make("div", {}, view.clock ? shown(where, "seconds") : `update ${shown(where)}`),
-      ...read.map(({line, index}) => make("div", {}, dot(line.stroke), line.name, make("b", {}, shown(line.y[index], this.spec.form)))));
+    this.tip.replaceChildren(
+      make("div", {}, view.clock ? shown(where, "seconds") : `update ${shown(where)}`),
+      ...read.map(({line, index}) =>
+        make("div", {}, dot(line.stroke), line.name, make("b", {}, shown(line.y[index], this.spec.form))),
+      ),
+    );
     this.tip.hidden = false;
-    const place = this.svg.offsetLeft + x(at), own = this.card.getBoundingClientRect().left, room = this.tip.offsetWidth + 14;
+    const place = this.svg.offsetLeft + x(at),
+      own = this.card.getBoundingClientRect().left,
+      room = this.tip.offsetWidth + 14;
     const fits = own + place + room < document.documentElement.clientWidth - 4;
     this.tip.style.left = `${Math.max(4 - own, fits ? place + 14 : place - room)}px`;
     this.tip.style.top = `${this.svg.offsetTop + 10}px`;
   }
 
   listen() {
-    let from = null, brush = null;
+    let from = null,
+      brush = null;
     const place = (event) => {
       const {x0, x1, width} = this.scale;
-      const share = (event.clientX - this.svg.getBoundingClientRect().left - MARGIN.left) / (width - MARGIN.left - MARGIN.right);
+      const share =
+        (event.clientX - this.svg.getBoundingClientRect().left - MARGIN.left) / (width - MARGIN.left - MARGIN.right);
       return x0 + Math.min(1, Math.max(0, share)) * (x1 - x0);
     };
-    const read = (x) => (view.hover = x === null ? null : {x, chart: this}, charts.forEach((chart) => chart.point()));
+    const read = (x) => ((view.hover = x === null ? null : {x, chart: this}), charts.forEach((chart) => chart.point()));
     this.svg.addEventListener("pointerdown", (event) => {
       if (!this.scale || event.button) return;
       from = place(event);
@@ -195,7 +325,14 @@ class Chart {
       const at = place(event);
       read(at);
       if (from === null) return;
-      if (!brush || !brush.isConnected) this.svg.append(brush = drawn("rect", {class: "brush", y: MARGIN.top, height: this.scale.height - MARGIN.top - MARGIN.bottom}));
+      if (!brush || !brush.isConnected)
+        this.svg.append(
+          (brush = drawn("rect", {
+            class: "brush",
+            y: MARGIN.top,
+            height: this.scale.height - MARGIN.top - MARGIN.bottom,
+          })),
+        );
       const [left, right] = [this.scale.x(from), this.scale.x(at)].sort((a, b) => a - b);
       brush.setAttribute("x", left);
       brush.setAttribute("width", right - left);
@@ -208,7 +345,7 @@ class Chart {
       if (brush) brush.remove();
       if (far) zoom([low, high]);
     });
-    this.svg.addEventListener("pointercancel", () => (from = null, brush && brush.remove()));
+    this.svg.addEventListener("pointercancel", () => ((from = null), brush && brush.remove()));
     this.svg.addEventListener("pointerleave", () => read(null));
     this.svg.addEventListener("dblclick", () => zoom(null));
     this.svg.addEventListener("keydown", (event) => {
@@ -220,48 +357,4 @@ class Chart {
       event.preventDefault();
     });
   }
-}
-
-/** Mean and spread of a group's smoothed curves at the updates that all of them have; of one run, that run's curve. */
-function mean(single) {
-  if (single.length === 1) return {x: single[0].x, y: single[0].smooth};
-  const average = (values) => values.reduce((a, b) => a + b) / values.length;
-  const places = single.map((one) => new Map(one.updates.map((update, index) => [update, index])));
-  const line = {x: [], y: [], low: [], high: []};
-  for (const update of single[0].updates) {
-    const at = places.map((own) => own.get(update));
-    if (at.includes(undefined)) continue;
-    const values = single.map((one, run) => one.smooth[at[run]]), middle = average(values);
-    const spread = Math.sqrt(values.reduce((sum, one) => sum + (one - middle) ** 2, 0) / (values.length - 1));
-    line.x.push(average(single.map((one, run) => one.x[at[run]])));
-    line.y.push(middle), line.low.push(middle - spread), line.high.push(middle + spread);
-  }
-  return line.x.length ? line : {x: single[0].x, y: single[0].smooth};
-}
-
-/** From the first to the last place of the runs that are shown: the same in all charts, so that they can be compared. */
-function wholeRun() {
-  const places = shownGroups().flat().flatMap((run) => (view.clock ? run.clock : run.updates).filter((place) => place !== null));
-  return [Math.min(...places), Math.max(...places)];
-}
-
-function nearest(sorted, value) {
-  let low = 0, high = sorted.length - 1;
-  while (high - low > 1) sorted[(low + high) >> 1] < value ? (low = (low + high) >> 1) : (high = (low + high) >> 1);
-  return Math.abs(sorted[low] - value) <= Math.abs(sorted[high] - value) ? low : high;
-}
-
-function decades(low, high) {
-  const places = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) for (const one of [1, 2, 5]) {
-    const value = one * 10 ** power;
-    if (value >= low && value <= high) places.push(value);
-  }
-  return places.length > 7 ? places.filter((value) => String(value.toExponential()).startsWith("1e")) : places;
-}
-
-function zoom(range) {
-  view.zoom = range;
-  $("unzoom").hidden = range === null;
-  redraw();
 }
