@@ -9,6 +9,7 @@ PROGRAMS = ("accelerate", "python", "mintrl", "make", "pip", "vllm", "export", "
 HEADING = re.compile(r"^# ?(?P<text>.*)$")
 FILE = "rows.jsonl"  # takes the place of FILE in what is shown
 LABEL = re.compile(r"^(?P<label>[A-Z][a-z]+): +(?P<text>.*)$")
+VENV = ".venv/bin/"  # that of `make setup`
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*=")
 
 
@@ -18,11 +19,11 @@ def joined(text: str) -> list[str]:
 
 
 def words_of(line: str) -> list[str]:
-    """A command as a shell splits it, without variables before it and comments behind it."""
+    """A command as a shell splits it, without variables and a folder before it and comments behind it."""
     words = shlex.split(line, comments=True)
     while words and VARIABLE.match(words[0]):
         words.pop(0)
-    return words
+    return [word.removeprefix(VENV) if number == 0 else word for number, word in enumerate(words)]
 
 
 def section(path: Path, label: str) -> str:
