@@ -4,6 +4,7 @@ Reads the run folder and writes to the terminal. It evaluates nothing itself.
 """
 
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,9 +61,15 @@ def print_summary(
     console.print(f"wall {stopwatch.wall_seconds:.0f} s, CPU {stopwatch.cpu_seconds:.0f} s", markup=False)
     console.print(f"model and run folder: {folder.path}", markup=False, soft_wrap=True)
     try:
-        console.print(f"learning curves: {learning_curves(folder)}", markup=False, soft_wrap=True)
+        curves = learning_curves(folder)
     except DataError as error:
         console.print(f"no learning curves: {error}", markup=False, soft_wrap=True)
+    else:
+        place = shlex.quote(str(folder.path))
+        console.print(
+            f"look closer: mintrl report {place}, mintrl show {place} --rescued", markup=False, soft_wrap=True
+        )
+        console.print(f"learning curves: {curves}", markup=False, soft_wrap=True)
     if results:
         console.print(_result_line(results), markup=False, soft_wrap=True)
 

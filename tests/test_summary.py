@@ -86,6 +86,7 @@ def test_a_narrow_terminal_does_not_break_the_result_line(folder):
 def test_without_evaluation_there_is_no_result_line(folder):
     lines = summary(folder.path, {})
     assert not any("RESULT" in line or "pass@" in line for line in lines)
+    assert lines[-2] == f"look closer: mintrl report {folder.path}, mintrl show {folder.path} --rescued"
     assert lines[-1] == f"learning curves: {folder.path / 'learning_curves.png'}"
 
 
@@ -100,6 +101,7 @@ def test_everything_in_its_order(folder):
         "the policy alone, without any judge",
         "wall 61 s, CPU 121 s",
         f"model and run folder: {folder.path}",
+        f"look closer: mintrl report {folder.path}",
         f"learning curves: {folder.path / 'learning_curves.png'}",
         "RESULT",
     ]

@@ -318,6 +318,7 @@ class Chart {
     this.svg.addEventListener("pointerdown", (event) => {
       if (!this.scale || event.button) return;
       from = place(event);
+      read(from);
       this.svg.setPointerCapture(event.pointerId);
     });
     this.svg.addEventListener("pointermove", (event) => {
@@ -346,7 +347,8 @@ class Chart {
       if (far) zoom([low, high]);
     });
     this.svg.addEventListener("pointercancel", () => ((from = null), brush && brush.remove()));
-    this.svg.addEventListener("pointerleave", () => read(null));
+    // A finger leaves whenever it is lifted; what it read stays until it reads elsewhere.
+    this.svg.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && read(null));
     this.svg.addEventListener("dblclick", () => zoom(null));
     this.svg.addEventListener("keydown", (event) => {
       const line = this.drawnLines && this.drawnLines[0];
