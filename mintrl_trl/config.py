@@ -16,6 +16,7 @@ from trl import GRPOConfig
 from .batch_plan import DERIVED_SIZES, BatchPlan, Derived, plan_batches
 from .config_checks import addresses, check_fields, check_keys
 from .config_combinations import check_combinations, resolve_generation
+from .config_hub import HubConfig
 from .config_judge import JudgeConfig, setting
 from .errors import ConfigError
 from .objective.loss import Anchor, RegressionSettings
@@ -33,12 +34,12 @@ class _MergedKwargs(dict):
 
 
 @dataclass
-class MInTRLConfig(JudgeConfig, GRPOConfig):
+class MInTRLConfig(JudgeConfig, HubConfig, GRPOConfig):
     r"""
     Configuration of [`MInTRLTrainer`]: TRL's [`~trl.GRPOConfig`] plus the settings of MInTRL.
 
     Every setting is described in the help text of its field, with unit and range; a recipe's `--help` prints them.
-    Those of the judge stand in `config_judge.py`.
+    Those of the judge stand in `config_judge.py`, those of the hub in `config_hub.py`.
     TRL's and transformers' own settings keep their names and meaning. What differs:
 
     - **Batch sizes are derived.** `num_generations`, `gradient_accumulation_steps`, `steps_per_generation` and

@@ -81,6 +81,7 @@ RANGES = {
     "unscored_limit": SHARE,
     "mismatch_limit": POSITIVE,
     "stall_seconds": POSITIVE,
+    "hub_card_examples": AT_LEAST_0,
     "entropy_sample": AT_LEAST_0,
     "resumable_checkpoints": AT_LEAST_1,
     # TRL's and transformers' own, which they check late or not at all

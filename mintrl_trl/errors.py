@@ -13,6 +13,7 @@
     ├── RewardError        (RuntimeError)  the reward function broke its contract
     ├── MemoryLimitError   (RuntimeError)  an update at full length does not fit
     ├── PeerError          (RuntimeError)  another process of the run stopped
+    ├── HubError           (RuntimeError)  a model could not be pushed; training goes on
     ├── CheckpointError    (RuntimeError)  a checkpoint that a run cannot go on from; names the last good one
     └── NumericsError      (ArithmeticError) a loss that is not a finite number
 
@@ -125,6 +126,10 @@ class PeerError(MInTRLError, RuntimeError):
 
 class CheckpointError(MInTRLError, RuntimeError):
     """A checkpoint that cannot be used: missing, half, thinned, or of a run that differs from this one."""
+
+
+class HubError(MInTRLError, RuntimeError):
+    """A model could not be pushed to the hub. Pushes that belong to a run are counted and told instead."""
 
 
 class NumericsError(MInTRLError, ArithmeticError):

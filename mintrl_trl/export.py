@@ -77,12 +77,28 @@ def export_checkpoint(
             for file in plain_weights(source):
                 _cast_file(file, new / file.relative_to(source), DTYPES[dtype])
         else:
-            model = _merged(source, base) if adapter else _load(source)
-            model.to(DTYPES[dtype]).save_pretrained(new)
-            _save_tokenizer(source, new)
+            _write(_merged(source, base) if adapter else _load(source), source, new, dtype)
         if out.is_dir():
             out.rmdir()
         new.rename(out)
+    return out
+
+
+def merge_adapter(source: Path, out: Path, *, dtype: str = "bfloat16", base: str | None = None) -> Path:
+    """Write the model that an adapter and its base model make, with the adapter's tokenizer.
+
+    Args:
+        source (`Path`): Folder of the adapter.
+        out (`Path`): The folder to make.
+        dtype, base (`str`): As for [`export_checkpoint`].
+
+    Returns:
+        `Path`: `out`.
+
+    Raises:
+        ConfigError: The base model is not known, or cannot be loaded.
+    """
+    _write(_merged(source, base), source, out, dtype)
     return out
 
 
@@ -140,6 +156,11 @@ def _merged(source: Path, base: str | None) -> torch.nn.Module:
         why = str(error).strip().partition("\n")[0]
         raise ConfigError("base", named, f"a model that loads ({why})", fix) from error
     return PeftModel.from_pretrained(model, source).merge_and_unload()
+
+
+def _write(model: torch.nn.Module, source: Path, out: Path, dtype: str) -> None:
+    model.to(DTYPES[dtype]).save_pretrained(out)
+    _save_tokenizer(source, out)
 
 
 def _save_tokenizer(source: Path, out: Path) -> None:

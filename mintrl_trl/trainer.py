@@ -8,7 +8,6 @@ Invariant: the phase is decided once per generated batch and travels with it as 
 token travels as a tensor of the same dict, so that TRL's shuffle and split cannot part a row from its authors.
 """
 
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +38,8 @@ from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
 from .rollouts.schedule import Phase
+from .sharing.card import CITATION, PAPER_TITLE
+from .sharing.trainer_hub import HubCallback, PushesToHub
 from .signs_of_life import live_progress, watchdog
 from .step_metrics import StepMeter
 from .training_rows import (
@@ -54,7 +55,7 @@ from .training_rows import (
 from .update_window import UpdateWindow
 
 
-class MInTRLTrainer(GRPOTrainer):
+class MInTRLTrainer(PushesToHub, GRPOTrainer):
     """Train a language model with MInTRL.
 
     Args:
@@ -81,13 +82,7 @@ class MInTRLTrainer(GRPOTrainer):
 
     _tag_names = ["trl", "mintrl"]
     _name = "MInTRL"
-    _paper = {
-        "title": "MInTRL: Off-policy Intervention can boost On-policy RL",
-        "citation": textwrap.dedent("""\
-            @article{mintrl,
-                title = {{MInTRL: Off-policy Intervention can boost On-policy RL}}
-            }"""),
-    }
+    _paper = {"title": PAPER_TITLE, "citation": CITATION}
 
     def __init__(
         self,
@@ -167,7 +162,8 @@ class MInTRLTrainer(GRPOTrainer):
             for judge, evaluation in ((self.judge, False), (None, True))
         )
         self._eval_rows_started, self._eval_prefix = 0, "eval"
-        self.door_counters = DoorCounters(self.judge, self.sampler if args.needs_judge else None, self.policy.generator)
+        doors = (self.judge, self.sampler if args.needs_judge else None, self.policy.generator)
+        self.door_counters = DoorCounters(*doors, self.hub if args.push_to_hub else None)
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
         self.carried: dict[str, float] = {}  # what a subclass takes from update to update; part of a checkpoint
@@ -175,6 +171,7 @@ class MInTRLTrainer(GRPOTrainer):
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, args))
         self.add_callback(ContinueCallback(self))
+        self.add_callback(HubCallback(self))
         for verbose in (PrinterCallback, ProgressCallback):  # fifty numbers an update; the run folder keeps them
             self.remove_callback(verbose)
         self.add_callback(self.step_meter)
@@ -375,12 +372,6 @@ class MInTRLTrainer(GRPOTrainer):
         if not self.model.training:
             trl_seams.name_eval_metrics(self, self._eval_prefix)
         super().log(logs, start_time)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """TRL's; a model that is sharded over processes is gathered and saved whole, except for a checkpoint."""
-        super().save_model(output_dir, _internal_call)
-        if not _internal_call:
-            trl_seams.save_gathered(self, output_dir or self.args.output_dir)
 
     def close(self) -> None:
         """Stop the sampler, the generator and their threads. Training after `close` is an error."""

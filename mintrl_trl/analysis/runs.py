@@ -125,14 +125,14 @@ def read_run(folder: str | Path) -> Run:
         DataError: The folder holds no settings, or no line of metrics.
     """
     folder = Path(folder)
-    settings = _last_written(folder, "settings")
+    settings = last_written(folder, "settings")
     if settings is None:
         allowed = "a run folder, with settings.json and metrics.jsonl"
         raise DataError(str(folder), "settings.json", None, allowed, "name the `output_dir` of a run")
     metrics = tuple(line for line in RunFolder(folder).metrics() if isinstance(line.get("update"), int))
     if not metrics:
         raise DataError(str(folder), "metrics.jsonl", None, "at least one line", "train first")
-    return Run(folder, (_last_written(folder, "recipe") or {}) | settings, metrics)
+    return Run(folder, (last_written(folder, "recipe") or {}) | settings, metrics)
 
 
 def read_groups(words: Iterable[str]) -> list[Group]:
@@ -197,7 +197,7 @@ def _name(run: Run, alike: Sequence[Run], compared: Sequence[str]) -> str:
     return ", ".join([run.method, *(f"{s} {run.settings[s]}" for s in differing)])
 
 
-def _last_written(folder: Path, stem: str) -> dict[str, Any] | None:
+def last_written(folder: Path, stem: str) -> dict[str, Any] | None:
     """`settings.json`, or the numbered file that a resumed run wrote last beside it."""
     path, number = folder / f"{stem}.json", 1
     if not path.is_file():

@@ -32,6 +32,7 @@ from ..resume import ContinueCallback, completing_checkpoint, running
 from ..rollouts.rollout import Role, Rollout, RolloutRequest
 from ..rollouts.sampler import InterventionSampler
 from ..rollouts.schedule import Phase
+from ..sharing.trainer_hub import HubCallback, PushesToHub
 from ..signs_of_life import live_progress, watchdog
 from ..step_metrics import StepMeter
 from ..training_rows import (
@@ -68,7 +69,7 @@ OF_GRPO = frozenset(
 )
 
 
-class OnPolicyRollouts:
+class OnPolicyRollouts(PushesToHub):
     """In front of a TRL trainer that asks for completions: gives it the policy's rollouts, and keeps a run folder.
 
     Args:
@@ -115,11 +116,12 @@ class OnPolicyRollouts:
         self.sampler = InterventionSampler(
             self.policy.generator, None, self.policy.vocabulary, settings.sampler_settings()
         )
-        self.door_counters = DoorCounters(self.policy.generator)
+        self.door_counters = DoorCounters(self.policy.generator, self.hub if settings.push_to_hub else None)
         self.run_folder = RunFolder(settings.output_dir) if self.accelerator.is_main_process else None
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, settings))
         self.add_callback(ContinueCallback(self))
+        self.add_callback(HubCallback(self))
         for verbose in (PrinterCallback, ProgressCallback):
             self.remove_callback(verbose)
         self.add_callback(self.step_meter)

@@ -1,0 +1,161 @@
+"""Uploads folders to a repository of the hub, one after the other, and keeps count of what failed.
+
+It owns the repository's name, the connection, and a thread for uploads beside the training. It decides nothing about
+when to push, and knows no trainer. Invariants: a repository is made private unless told otherwise, and nothing goes
+to a public one while private is wanted; a failed push is counted and told, and raised to none but those who wait for
+it; a folder that was handed over is deleted afterwards.
+"""
+
+import logging
+import shutil
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
+
+from ..errors import HubError
+from ..reporting.run_folder import jsonable
+
+logger = logging.getLogger(__name__)
+
+
+class HubPusher:
+    """A repository to push a model to.
+
+    Args:
+        repo (`str`): `owner/name`, or `name` for one of the token's owner.
+        token (`str`, *optional*): Of the hub. By default the one that `hf auth login` saved, or `$HF_TOKEN`.
+        private (`bool`, *optional*, defaults to `True`): Whether the repository is, or is made, private; `None` leaves
+            that to the hub.
+        revision (`str`, *optional*): The branch to push to.
+        api (`HfApi`, *optional*): The connection.
+    """
+
+    def __init__(
+        self,
+        repo: str,
+        *,
+        token: str | None = None,
+        private: bool | None = True,
+        revision: str | None = None,
+        api: HfApi | None = None,
+    ):
+        self.repo, self.private, self.revision = repo, private, revision
+        self.api = api if api is not None else HfApi(token=token, library_name="mintrl_trl")
+        self.pushes = self.failed_pushes = 0
+        self._ready = False
+        self._lock = threading.Lock()  # one push at a time, whoever waits for it
+        self._thread: ThreadPoolExecutor | None = None
+        self._pending: list[Future] = []
+
+    def counters(self) -> dict[str, float]:
+        """Pushes since it was made, by metric name. The numbers only grow."""
+        return {"hub/pushes": float(self.pushes), "hub/failed_pushes": float(self.failed_pushes)}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a push is on its way, or waits for its turn."""
+        self._pending = [future for future in self._pending if not future.done()]
+        return bool(self._pending)
+
+    def prepare(self) -> None:
+        """Make the repository, or see that it may be pushed to. Once that has worked, nothing more.
+
+        Raises:
+            HubError: It cannot be made, or is public while private is wanted.
+        """
+        if self._ready:
+            return
+        try:
+            self.repo = self.api.create_repo(self.repo, private=self.private, exist_ok=True).repo_id
+            is_private = self.api.repo_info(self.repo).private if self.private else None
+        except Exception as error:
+            raise HubError(f"the repository {self.repo} could not be made or reached: {_in_words(error)}") from error
+        if self.private and is_private is False:
+            raise HubError(
+                f"the repository {self.repo} is public, and the model is to be private. Name another repository, make "
+                "this one private, or set hub_private_repo=false (on the command line of `mintrl push`, --public)."
+            )
+        self._ready = True
+
+    def push(self, folder: Path, message: str) -> Any:
+        """Upload a folder now, after those that wait.
+
+        Args:
+            folder (`Path`): What to upload. It is deleted afterwards, whatever happens.
+            message (`str`): Of the commit.
+
+        Returns:
+            `CommitInfo`: The commit.
+
+        Raises:
+            HubError: It could not be uploaded; that is counted.
+        """
+        try:
+            with self._lock:
+                self.prepare()
+                commit = self.api.upload_folder(
+                    repo_id=self.repo, folder_path=folder, commit_message=message, revision=self.revision
+                )
+        except Exception as error:
+            self.failed_pushes += 1
+            if isinstance(error, HubError):
+                raise
+            raise HubError(f"the push to {self.repo} failed: {_in_words(error)}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.pushes += 1
+        return commit
+
+    def push_beside(self, folder: Path, message: str) -> Future:
+        """Upload a folder beside the training; a failure is told in the log, and raised by the future's `result`."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="hub")
+        future = self._thread.submit(self.push, folder, message)
+        future.add_done_callback(_tell_failure)
+        self._pending.append(future)
+        return future
+
+    def wait(self) -> None:
+        """Wait for all pushes beside the training. What failed has been told and counted."""
+        if self.busy:
+            logger.info("Waiting for the push to %s to be finished.", self.repo)
+        for future in self._pending:
+            future.exception()
+        self._pending.clear()
+
+    def licence_of(self, model: str) -> str | None:
+        """The licence of a model of the hub; `None` where it has none, or there is no such model, or no connection."""
+        try:
+            data = self.api.model_info(model, timeout=10).card_data
+        except RepositoryNotFoundError:
+            return None
+        except Exception as error:
+            logger.info("The licence of %s is not known: %s", model, _in_words(error))
+            return None
+        found = data.get("license") if isinstance(data, Mapping) else getattr(data, "license", None)
+        return found if isinstance(found, str) else None
+
+
+def tell_failure(error: BaseException) -> None:
+    """Say that a push failed and that nothing else did."""
+    logger.warning("%s. The model is safe on this machine; training goes on.", str(error).rstrip("."))
+
+
+def _tell_failure(future: Future) -> None:
+    error = None if future.cancelled() else future.exception()
+    if error is not None:
+        tell_failure(error)
+
+
+def _in_words(error: Exception) -> str:
+    """An error of the hub on one line, without anything that could be a secret."""
+    causes: list[BaseException] = [error]
+    while causes[-1].__cause__ is not None and len(causes) < 4:  # "error while uploading" tells less than why
+        causes.append(causes[-1].__cause__)
+    said = [f"{type(cause).__name__}: {' '.join(str(cause).split())}"[:300] for cause in causes]
+    return jsonable("; ".join(said))

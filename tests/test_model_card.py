@@ -1,0 +1,249 @@
+"""The model card: what it says of a run, by hand-written numbers, and that hostile text stays text."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from huggingface_hub import ModelCard
+
+from mintrl_trl.reporting.records import RecordedReview
+from mintrl_trl.reporting.run_folder import RunFolder
+from mintrl_trl.rollouts.rollout import Author, Role
+from mintrl_trl.sharing.card import ModelFacts, code, is_hub_id, judge_in_words, model_card
+from mintrl_trl.sharing.examples import Example, example_markdown, find_examples
+
+from .analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
+from .fake_hub import card_errors
+from .samples import corrected_record
+
+JUDGED = SETTINGS | {
+    "judge": "llm",
+    "judge_model": "org/judge",
+    "kappa": -0.25,
+    "chunk_tokens": 512,
+    "num_control": 8,
+    "prompts_per_update": 32,
+}
+LINES = {
+    1: {
+        "reward": 0.2,
+        "rewards/intervened": 0.6,
+        "off_policy_share": 0.04,
+        "tokens/intervention": 30,
+        "tokens/policy": 970,
+    },
+    2: {
+        "reward": 0.3,
+        "rewards/intervened": 0.6,
+        "off_policy_share": 0.02,
+        "tokens/intervention": 10,
+        "tokens/policy": 990,
+    },
+    3: {"reward": 0.4, "judge/revise_rate": 0.25, "judge/cost": 1.5},
+    4: {"reward": 0.6, "judge/cost": 0.75, "train_runtime": 7200.0},
+}
+RECIPE = {
+    "dataset": "nvidia/AceReason-Math",
+    "dataset_split": "train",
+    "dataset_limit": 100,
+    "use_peft": True,
+    "lora_r": 32,
+    "lora_alpha": 64,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def written(tmp_path, facts=None, **changes) -> str:
+    changes = {"settings": JUDGED, "lines": LINES, "solved": {0: (1, 0), 4: (4, 2)}, "recipe": RECIPE} | changes
+    folder = write_run(tmp_path / "run", **changes)
+    text = model_card(
+        folder, facts or ModelFacts("me/mine", base_model="org/base", license="mit", judge_license="gpl-3.0")
+    )
+    assert card_errors(text) == []
+    return text
+
+
+def test_the_card_says_what_the_run_folder_says(tmp_path):
+    text = written(tmp_path)
+    for said in (
+        "trained with **MInTRL-Const**",
+        "[org/base](https://huggingface.co/org/base)",
+        "| Updates | <code>4, of which 2 with interventions, then GRPO</code> |",
+        "| Anchor | <code>const, kappa = -0.25 nats per token</code> |",
+        "| Adapter | <code>LoRA, rank 32, alpha 64</code> |",
+        "| Time | <code>2.0 hours</code> |",
+        "| Judge | <code>org/judge</code>, behind an endpoint |",
+        "| Its licence | <code>gpl-3.0</code> |",
+        "| Share of its tokens | 3.00% of rollouts with interventions (4.00% in the first update, 2.00% in the last",
+        "2.00% of all rollouts' tokens (40 tokens)",
+        "| Chunks it rejected | 25.0% |",
+        "| Its cost | 2.25, at the prices",
+        "[nvidia/AceReason-Math](https://huggingface.co/datasets/nvidia/AceReason-Math)",
+        "the first 100 rows",
+        "| pass@1, <code>easy</code> | 25.0% | 100.0% |",
+        "| pass@1, <code>all</code> | 12.5% | 75.0% ± 49.0% |",
+        "on the 2 fixed problems of the evaluation, 4 samples each, after 0 and 4 updates",
+        "0.200 over the first 1 updates, 0.600 over the last 1",
+        "mintrl analyze mine --figures 3 4a",
+        "mintrl eval mine --benchmarks math --data data/eval",
+        "@article{mintrl,",
+    ):
+        assert said in text, said
+    data = ModelCard(text).data
+    assert (data.license, data.datasets, data.base_model) == ("mit", ["nvidia/AceReason-Math"], "org/base")
+    scores = {(result.dataset_name, result.metric_type): result.metric_value for result in data.eval_results}
+    assert scores["math, all problems", "pass@1"] == 0.75
+    assert scores["math, hard problems", "pass@4"] == 1.0
+
+
+def test_a_run_without_judge_has_no_word_of_one(tmp_path):
+    text = written(tmp_path, settings=GRPO_SETTINGS, lines={1: {"reward": 0.5}}, solved={})
+    assert "trained with **GRPO**" in text
+    assert "judge" not in text.replace("settings.json", "").lower()
+    assert ModelCard(text).data.eval_results is None
+
+
+def test_what_is_not_known_is_said_or_left_out(tmp_path):
+    text = written(tmp_path, ModelFacts("mine", adapter=True), recipe={"dataset": "/home/me/private/rows.jsonl"})
+    assert "An adapter for a local model" in text
+    assert "PATH_OF_THE_BASE_MODEL" in text
+    assert "not known here; see the page of the model" in text
+    assert "/home/me" not in text
+    assert "<code>rows.jsonl</code>" in text
+    data = ModelCard(text).data
+    assert (data.base_model, data.license, data.datasets, data.library_name) == (None, None, None, "peft")
+
+
+def test_a_folder_without_a_run_has_a_card(tmp_path):
+    text = model_card(tmp_path, ModelFacts("me/mine"))
+    assert card_errors(text) == []
+    assert "## Training" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "base", "words"),
+    [
+        ({"judge": "exact"}, "org/base", "a program that checks steps exactly"),
+        ({"judge": "self"}, "org/base", "<code>org/base</code>, the initial policy, shown privileged context"),
+        ({"judge": "self"}, None, "the initial policy itself, shown privileged context"),
+        ({"judge": "llm"}, "org/base", "a model behind an endpoint that does not name it"),
+        ({"judge": "local", "judge_model": "m"}, None, "<code>m</code>, in the training process"),
+        ({"judge": None}, None, "an object of the training program"),
+        ({"judge": "exact", "judge_variant": "placebo"}, None, "a program that checks steps exactly; varied: placebo"),
+    ],
+)
+def test_who_judged(settings, base, words):
+    assert judge_in_words(settings, base) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [("org/name", True), ("gpt2", True), ("rows.jsonl", False), ("/a/b", False), ("a/b/c", False), ("a](x)/b", False)],
+)
+def test_hub_ids(name, answer):
+    assert is_hub_id(name) is answer
+
+
+HOSTILE = "</pre></details>\n\n# Owned\n<script>x</script> ![](http://evil/p.png) | `a` \x1b[2J\u202e"
+
+
+class Elements(HTMLParser):
+    """Names of the elements in a text, and the text in its `pre`."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.inside, self.text = [], False, ""
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        self.inside |= tag == "pre"
+
+    def handle_endtag(self, tag):
+        self.inside &= tag != "pre"
+
+    def handle_data(self, data):
+        self.text += data if self.inside else ""
+
+
+def hostile_record():
+    sample = corrected_record()
+    spans = tuple(replace(span, text=HOSTILE) for span in sample.spans)
+    reviews = tuple(
+        RecordedReview(replace(review.review, reason=HOSTILE), HOSTILE if review.discarded_text else "")
+        for review in sample.reviews
+    )
+    return replace(sample, spans=spans, reviews=reviews, prompt=HOSTILE, reward_why=HOSTILE)
+
+
+def test_text_of_models_stays_text():
+    block = example_markdown(Example("Title", hostile_record()))
+    assert block.count("</pre>") == block.count("<pre>") == 1
+    assert block.count("</details>") == 1
+    elements = Elements()
+    elements.feed(block)
+    assert set(elements.names) <= {"details", "summary", "pre", "b", "i", "ins", "del"}
+    assert "<script>x</script>" in elements.text
+    assert "\x1b" not in block
+    assert "\u202e" not in block
+    # Markdown ends the element at the first line with `</pre>`; before it there is nothing outside of it
+    before, _, inside = block.partition("\n\n<pre>\n")
+    assert re.fullmatch(r"<details>\n<summary>.*</summary>", before)
+    assert inside.split("</pre>")[1] == "\n\n</details>"
+
+
+@pytest.mark.parametrize("value", ["a|b", "a`b", "a\nb", "<b>", "\\|", "[x](y)"])
+def test_values_of_settings_stay_in_their_cell(value):
+    cell = code(value)
+    assert not re.search(r"[|`\n\\]", cell)
+    assert cell.count("<") == 2
+
+
+def rollouts(run: RunFolder, update: int, prompt: str, control: float, intervened: float, reason: str = "no"):
+    sample = corrected_record()
+    reviews = tuple(RecordedReview(replace(r.review, reason=reason), r.discarded_text) for r in sample.reviews)
+    plain = tuple(replace(span, author=Author.POLICY) for span in sample.spans)
+    common = {"update": update, "prompt": prompt, "group": 0}
+    run.append_rollouts(
+        [
+            replace(sample, row=0, role=Role.CONTROL, reward=control, reviews=(), spans=plain, **common),
+            replace(sample, row=1, role=Role.INTERVENED, reward=intervened, reviews=reviews, **common),
+        ]
+    )
+
+
+def test_examples_are_short_helped_and_misled(tmp_path):
+    run = RunFolder(tmp_path)
+    assert find_examples(tmp_path) == []
+    rollouts(run, 1, "long", 0.0, 1.0, reason="because " * 20)
+    rollouts(run, 2, "short", 0.0, 1.0)
+    rollouts(run, 3, "short", 0.0, 1.0)
+    rollouts(run, 4, "misled", 1.0, 0.0)
+    rollouts(run, 5, "neither", 1.0, 1.0)
+    prompts = [example.record.prompt for example in find_examples(tmp_path)]
+    assert prompts == ["short", "long", "misled"]
+    assert "misled" in find_examples(tmp_path, 2)[1].title
+    assert [example.record.prompt for example in find_examples(tmp_path, 1)] == ["short"]
+    assert find_examples(tmp_path, 0) == []
+
+
+def test_without_rescued_rollouts_any_intervention_is_shown(tmp_path):
+    rollouts(RunFolder(tmp_path), 1, "neither", 1.0, 1.0)
+    (example,) = find_examples(tmp_path)
+    assert example.title == "An intervention"
+
+
+def test_a_long_response_is_shortened_between_its_interventions():
+    sample = corrected_record()
+    spans = tuple(
+        replace(span, text="x" * 5000) if span.author is Author.POLICY else replace(span, text="JUDGE")
+        for span in sample.spans
+    )
+    block = example_markdown(Example("Title", replace(sample, spans=spans)))
+    assert len(block) < 6000
+    assert "[…]" in block
+    assert "<ins><b>JUDGE</b></ins>" in block
