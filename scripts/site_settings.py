@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = {
     "config.py": "Training: `MInTRLConfig`",
     "config_judge.py": "The judge",
+    "config_hub.py": "The hub",
     "recipe.py": "Recipes alone: task, data, evaluation",
     "recipe_evaluation.py": "Recipes alone: benchmarks",
     "recipe_method.py": "Recipes alone: the method and its teacher",
