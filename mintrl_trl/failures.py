@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from accelerate.utils import broadcast_object_list
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from . import trl_seams
 from .batch_report import reduce_totals
 from .checkpoints import read_checkpoint
+from .errors import NumericsError
 from .processes import is_raised_by_all
+from .reporting.run_folder import WEIGHTS_BEFORE
 
 if TYPE_CHECKING:
     from .trainer import MInTRLTrainer
@@ -37,6 +40,31 @@ def nothing_lost(trainer: "MInTRLTrainer") -> Iterator[None]:
                 logger.exception("What was learned could not be saved.")
                 error.add_note(f"Saving a checkpoint failed, too: {type(failure).__name__}: {failure}")
         raise
+
+
+def leave_weights(trainer: "MInTRLTrainer", update: int, error: NumericsError) -> None:
+    """Save the weights that an update broke on, for a replay of it. Every process calls it; what fails is a note.
+
+    They are no checkpoint: no run goes on from them, and no checkpoint is thinned or deleted in their place.
+
+    Args:
+        trainer ([`MInTRLTrainer`]): Its weights are those before the update.
+        update (`int`): The update, from 1.
+        error ([`NumericsError`]): What is about to be raised; gets a note.
+    """
+    args = trainer.args
+    if args.save_strategy == "no":
+        return
+    path = Path(args.output_dir) / f"{WEIGHTS_BEFORE}{update}"
+    try:
+        trainer.save_model(str(path), _internal_call=True)  # otherwise it would go to the hub
+        trl_seams.save_gathered(trainer, str(path))
+    except Exception as failure:
+        logger.exception("The weights before update %d could not be saved.", update)
+        error.add_note(f"Saving the weights before it failed, too: {type(failure).__name__}: {failure}")
+    else:
+        command = f"mintrl replay {args.output_dir} --step {update}"
+        error.add_note(f"The weights before it are in {path}; `{command}` shows where it broke.")
 
 
 def _leave(trainer: "MInTRLTrainer", error: Exception) -> None:

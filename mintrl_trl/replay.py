@@ -6,7 +6,7 @@ stays as it is.
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ from .replay_trainer import NoDoor, Replay, recorded_reward, replay_class
 from .reporting.records import RolloutRecord
 from .reporting.replay_report import ReplayedUpdate
 from .reporting.rollout_index import RolloutFilter, RolloutIndex
-from .reporting.run_folder import RunFolder
+from .reporting.run_folder import WEIGHTS_BEFORE, RunFolder
 from .rollouts.schedule import Phase
 from .trainer import MInTRLTrainer
 from .training_rows import load_tokenizer
 
 METHODS = ("mintrl", "grpo")  # whose updates are made of what a run folder records
 _ADAPTER = "adapter_config.json"
+_NAMED = 3  # of what broke
 
 # Settings of places, servers and what runs beside the update: none of them decides its loss.
 _APART = dict.fromkeys(WIRE_SETTINGS) | {
@@ -116,6 +117,9 @@ class Replayer:
             if checkpoint.mark is not None and plain_weights(checkpoint.path):
                 thinned = bool(checkpoint.mark.get("thinned"))
                 found[checkpoint.update + 1] = Weights(str(checkpoint.path), checkpoint.path.name, rounded=thinned)
+        for path in self.folder.glob(f"{WEIGHTS_BEFORE}*"):  # of an update that broke
+            if plain_weights(path) and (number := path.name.removeprefix(WEIGHTS_BEFORE)).isdecimal():
+                found[int(number)] = Weights(str(path), path.name)
         with RolloutIndex(self.folder) as index:
             made = set(index.updates())
         return {update: weights for update, weights in sorted(found.items()) if update in made}
@@ -245,14 +249,12 @@ class Replayer:
         )
         on_policy = trainer.schedule.phase(update - 1) is Phase.ON_POLICY
         rollouts = trainer.seen.rollouts()
+        places = [(rollout.row, rollout.broken_at) for rollout in rollouts if rollout.broken_at is not None]
+        weighted = list(trainer.model.named_parameters())
         broken = [
-            *_broken("weights before the update", trainer.model.named_parameters()),
-            *(
-                f"log-probabilities of row {rollout.row} from response token {rollout.broken_at} on"
-                for rollout in rollouts
-                if rollout.broken_at is not None
-            ),
-            *_broken("gradients", ((name, weight.grad) for name, weight in trainer.model.named_parameters())),
+            _broken("weights before the update", weighted),
+            _few("log-probabilities", [f"row {row} from response token {token} on" for row, token in places]),
+            _broken("gradients", [(name, weight.grad) for name, weight in weighted]),
         ]
         return ReplayedUpdate(
             update=update,
@@ -264,7 +266,7 @@ class Replayer:
             logged_grad_norm=logged.get("grad_norm"),
             rollouts=rollouts,
             notes=tuple(self._notes(trainer, weights)),
-            broken=tuple(broken),
+            broken=tuple(line for line in broken if line),
         )
 
     def _notes(self, trainer: Replay, weights: Weights) -> list[str]:
@@ -297,10 +299,12 @@ def _adapted(folder: Path, args: MInTRLConfig) -> PeftModel:
     return PeftModel.from_pretrained(base, folder, is_trainable=True)
 
 
-def _broken(what: str, tensors: Any) -> list[str]:
-    """Which tensors hold a number that is not finite; the first few by name."""
-    names = [name for name, tensor in tensors if tensor is not None and not tensor.isfinite().all()]
-    if not names:
-        return []
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return [f"{what}: {', '.join(names[:3])}{more}"]
+def _broken(what: str, tensors: Sequence[tuple[str, torch.Tensor | None]]) -> str:
+    """Which tensors hold a number that is not finite."""
+    return _few(what, [name for name, tensor in tensors if tensor is not None and not tensor.isfinite().all()])
+
+
+def _few(what: str, names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are; nothing without any."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{what}: {', '.join(names[:_NAMED])}{more}" if names else ""

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from . import trl_seams
 from .batch_report import reduce_totals
+from .errors import NumericsError
+from .failures import leave_weights
 from .objective.metrics import Totals, entropy_totals
 from .objective.mismatch import mismatch_terms
 from .processes import FiniteLosses
@@ -82,7 +84,11 @@ class UpdateWindow:
             metrics["mismatch/max"] = terms[:, 2].max().item()
             self._warn(update, metrics["mismatch/kl"], metrics["mismatch/max"])
         trl_seams.add_metrics(trainer, metrics)
-        losses.check(update)
+        try:
+            losses.check(update)
+        except NumericsError as error:
+            leave_weights(trainer, update, error)
+            raise
 
     def _warn(self, update: int, kl: float, largest: float) -> None:
         """Once for each stretch of updates above the limit."""

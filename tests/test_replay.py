@@ -17,7 +17,7 @@ from mintrl_trl.baselines.ablations import AblationTrainer
 from mintrl_trl.checkpoints import list_checkpoints, write_mark
 from mintrl_trl.cli import main
 from mintrl_trl.config_ablations import AblationConfig
-from mintrl_trl.errors import CheckpointError, ConfigError, DataError
+from mintrl_trl.errors import CheckpointError, ConfigError, DataError, NumericsError
 from mintrl_trl.recipe import parse_recipe
 from mintrl_trl.replay import Replayer
 from mintrl_trl.reporting.replay_report import ReplayedRollout, ReplayedUpdate, print_replay
@@ -140,12 +140,30 @@ def test_numbers_that_are_not_finite_are_found_where_they_are(tmp_path, capsys):
     assert math.isnan(replayed.loss)
     assert not replayed.agrees(1.0)
     assert replayed.broken[0] == "weights before the update: model.embed_tokens.weight"
-    assert any(line.startswith("log-probabilities of row 0 from response token 0 on") for line in replayed.broken)
-    assert replayed.broken[-1].startswith("gradients: ")
+    assert replayed.broken[1].startswith("log-probabilities: row ")
+    assert replayed.broken[1].endswith(" more")
+    assert replayed.broken[2].startswith("gradients: model.")
     assert main(["replay", str(tmp_path / "run"), "--step", "2", "--model", str(tmp_path / "broken")]) == 1
     output = capsys.readouterr().out
     assert "not finite: weights before the update" in output
     assert "not comparable" in output
+
+
+@pytest.mark.slow
+def test_an_update_that_broke_is_replayed_from_the_weights_it_leaves(tmp_path):
+    trainer = make_trainer(
+        tmp_path, **(SAVED | {"save_steps": 4, "optim": "sgd", "learning_rate": 1e38, "max_grad_norm": 0.0})
+    )
+    with pytest.raises(NumericsError) as stopped:
+        trainer.train()
+    broke = trainer.state.global_step + 1
+    assert f"--step {broke}` shows where it broke" in stopped.value.__notes__[0]
+    replayer = Replayer(tmp_path, TRAINERS)
+    assert [weights.described for weights in replayer.replayable().values()] == [f"weights-before-{broke}"]
+    replayed = replayer.replay(broke)
+    assert math.isnan(replayed.loss)
+    assert replayed.logged_loss is None
+    assert replayed.broken[0].startswith("weights before the update: model.embed_tokens.weight, ")
 
 
 @pytest.fixture

@@ -217,19 +217,22 @@ def test_a_run_that_goes_on_takes_back_what_came_after(tmp_path):
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"update": 5, "lo')
     folder.append_evaluation(0, {"problems": []})
-    (tmp_path / "checkpoint-4").mkdir()
+    for name in ("checkpoint-4", "weights-before-2", "weights-before-5", "weights-before-the-storm"):
+        (tmp_path / name).mkdir()
     assert folder.holds_data
     assert folder.rewind(2, [tmp_path / "checkpoint-4"]) == tmp_path / "abandoned-1"
     assert [line["update"] for line in folder.metrics()] == [0, 1, 2]
     torn = (tmp_path / "abandoned-1" / "metrics.jsonl").read_text()
     assert torn == '{"update": 3, "loss": 0.5}\n{"update": 4, "loss": 0.5}\n{"update": 5, "lo'
-    assert (tmp_path / "abandoned-1" / "checkpoint-4").is_dir()
+    moved = {path.name for path in (tmp_path / "abandoned-1").iterdir() if path.is_dir()}
+    assert moved == {"checkpoint-4", "weights-before-5"}
     assert [line["update"] for line in folder.evaluations()] == [0]
     assert folder.rewind(2) is None
     folder.append_metrics(3, {"loss": 0.25})
     assert folder.rewind(2) == tmp_path / "abandoned-2"
     assert folder.set_aside_older_run() == tmp_path / "previous-1"
     assert (tmp_path / "previous-1" / "abandoned-2").is_dir()
+    assert (tmp_path / "previous-1" / "weights-before-2").is_dir()
 
 
 def test_a_new_run_sets_an_older_one_aside_with_its_model(tmp_path):

@@ -68,3 +68,18 @@ def test_a_loss_that_is_not_a_number_stops_either_phase(tmp_path, intervention_u
     with pytest.raises(NumericsError, match="update 1 is nan; no weight was changed"):
         trainer.train()
     assert_same_weights(before, weights(trainer))
+    assert not list(tmp_path.glob("weights-before-*")), "save_strategy is no"
+
+
+def test_the_weights_of_a_broken_update_that_cannot_be_saved_do_not_hide_it(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=2, save_strategy="steps", save_steps=2)
+    with torch.no_grad():
+        trainer.model.lm_head.weight.fill_(torch.nan)
+
+    def full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    trainer.save_model = full
+    with pytest.raises(NumericsError) as caught:
+        trainer.train()
+    assert caught.value.__notes__ == ["Saving the weights before it failed, too: OSError: No space left on device"]

@@ -38,6 +38,7 @@ from .records import RolloutRecord
 
 _CHECKPOINT = "checkpoint-"  # how transformers begins the names of its checkpoint folders
 _PREVIOUS, _ABANDONED = "previous-", "abandoned-"
+WEIGHTS_BEFORE = "weights-before-"  # and an update's number: a folder with the weights of an update that broke
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class RunFolder:
         older = [
             path
             for path in self.path.iterdir()
-            if (path.is_file() and path.name != LOCK) or path.name.startswith((_CHECKPOINT, _ABANDONED))
+            if (path.is_file() and path.name != LOCK) or path.name.startswith((_CHECKPOINT, _ABANDONED, WEIGHTS_BEFORE))
         ]
         folder = self._numbered(_PREVIOUS)
         for path in older:
@@ -117,7 +118,8 @@ class RunFolder:
         """
         tails = {name: self._end_of(name, update) for name in _LINES if (self.path / name).exists()}
         tails = {name: end for name, end in tails.items() if end < (self.path / name).stat().st_size}
-        checkpoints = list(checkpoints)
+        broken = (path for path in self.path.glob(f"{WEIGHTS_BEFORE}*") if _update_of(path) > update)
+        checkpoints = [*checkpoints, *broken]
         if not tails and not checkpoints:
             return None
         folder = self._numbered(_ABANDONED)
@@ -244,6 +246,12 @@ class RunFolder:
                     logger.warning("%s, line %d is not whole and was skipped.", path, number)
                     continue
                 yield number, line
+
+
+def _update_of(path: Path) -> int:
+    """The update in the name of a folder with the weights before it; 0 where there is none."""
+    number = path.name.removeprefix(WEIGHTS_BEFORE)
+    return int(number) if number.isdecimal() else 0
 
 
 def _ends_inside_a_line(file: BinaryIO) -> bool:
