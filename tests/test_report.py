@@ -22,7 +22,7 @@ from mintrl_trl.reporting.rollout_index import RolloutIndex
 from mintrl_trl.reporting.run_folder import RunFolder
 
 from .analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
-from .reported_runs import HOSTILE, line, write_reported_run
+from .reported_runs import line, write_reported_run
 from .samples import corrected_record
 
 
@@ -50,7 +50,7 @@ def test_the_command_writes_the_page_into_the_first_run(folder, capsys):
 
 
 def test_no_text_of_a_run_becomes_markup_or_script(folder):
-    page = render(page_data(read_groups([f"<b>&{HOSTILE.replace('=', '')}={folder}"]), 120, lambda *read: None))
+    page = render(page_data(read_groups([f"<b>&</script><img src>={folder}"]), 120, lambda *read: None))
     assert page.count("</script>") == 2  # the data's and the page's own
     assert "<img" not in page and "&lt;b&gt;&amp;" in page and "<b>&" not in page
     data = data_of(page)
@@ -171,9 +171,21 @@ def test_costs_add_up_over_lines_that_stand_for_several_updates(tmp_path):
     cost = cost_of(every, reviews=3)
     roles = {role["name"]: role for role in cost["roles"]}
     assert roles["policy"]["tokens written"] == 230 and roles["policy"]["of these in vain"] == 30
+    assert roles["judge, in rollouts"]["tokens written"] == 4
     assert roles["judge, reviews"]["calls"] == 16 and "seconds" not in roles["judge, reviews"]
     assert roles["trainer"]["seconds"] == pytest.approx(0.4 * 4)
     assert [(one["name"], one["share"]) for one in cost["time"]] == [("rollouts", 0.5), ("update", 0.4), ("idle", 0.1)]
+
+
+def test_costs_of_runs_that_keep_no_account(tmp_path):
+    lines = {1: {"tokens/policy": 100.0, "tokens/intervention": 3.0}}
+    run = read_run(write_run(tmp_path / "run", SETTINGS, lines))
+    assert cost_of(run, reviews=7)["roles"][1:] == [
+        {"name": "judge, reviews", "note": "counted in the rollouts; this judge keeps no account", "calls": 7.0},
+        {"name": "judge, in rollouts", "note": "its tokens that responses hold", "tokens written": 3.0},
+    ]
+    assert [role["name"] for role in cost_of(run, reviews=0)["roles"]] == ["policy", "expert, in rollouts"]
+    assert "of these in vain" not in cost_of(run, reviews=0)["roles"][0]
 
 
 def test_a_long_run_is_averaged_over_neighbours(tmp_path):
@@ -207,6 +219,24 @@ def test_runs_side_by_side(folder, tmp_path):
     assert rows["seed"]["values"] == ["0", "0", "1"] and rows["seed"]["differs"] and not rows["seed"]["decides"]
     assert rows["version: torch"]["values"][1:] == [None, None]
     assert settings_table([]) == []
+
+
+def test_what_runs_are_called(tmp_path):
+    """Few settings that differ are named, many are not; no two groups share a name."""
+    changes = {"kappa": -0.5, "chunk_tokens": 32, "beta2": 0.01, "loss_scale": 9.615}
+    plain = dict.fromkeys(changes, 1.0)
+    one = write_run(tmp_path / "one", SETTINGS | plain)
+    fine = write_run(tmp_path / "fine", SETTINGS | plain | {"kappa": -0.5})
+    far = write_run(tmp_path / "far", SETTINGS | changes)
+
+    def names(*runs):
+        return [run["name"] for run in page_data(read_groups(list(map(str, runs))), 0, lambda *read: None)["runs"]]
+
+    assert names(one, fine) == ["MInTRL-Const, kappa 1.0", "MInTRL-Const, kappa -0.5"]
+    assert names(one, far) == ["MInTRL-Const, one", "MInTRL-Const, far"]
+    assert names(f"MInTRL-Const={one}", far) == ["MInTRL-Const", f"MInTRL-Const ({far})"]
+    again = write_run(tmp_path / "again", SETTINGS | plain)
+    assert names(one, again) == ["MInTRL-Const, one", "MInTRL-Const, again"]  # of one seed
 
 
 def test_mistakes_are_named(folder, tmp_path):

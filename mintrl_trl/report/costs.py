@@ -80,10 +80,9 @@ def _judge(run: Run, reviews: int) -> list[dict[str, Any]]:
         if account["calls"]:
             found.append(_role(name, note, account))
     spliced = total_of(run, "tokens/intervention")
-    if found and spliced is not None:
-        found.append(
-            _role("judge, in rollouts", "tokens of corrections that responses hold", {"tokens written": spliced})
-        )
+    if spliced:
+        name = "judge, in rollouts" if found else "expert, in rollouts"
+        found.append(_role(name, "its tokens that responses hold", {"tokens written": spliced}))
     return found
 
 

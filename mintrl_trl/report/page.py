@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib import resources
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ _SCRIPTS = (  # in this order
     *("base.js", "series.js", "charts.js", "rollouts.js"),
     *("rollout.js", "overview.js", "cost.js", "page.js"),
 )
+_LONGEST_NAME = 60  # characters, of what groups are called by their settings
 _TITLES = 4  # groups of runs that a title names
 
 
@@ -84,11 +86,16 @@ def page_data(groups: Sequence[Group], rollouts: int, on_progress: Callable[[str
         groups (`Sequence[Group]`): The runs.
         rollouts, on_progress: As in [`write_report`].
     """
-    named = [(group, run, name) for group in groups for run, name in zip(group.runs, _names(group), strict=True)]
+    labels = _labels(groups)
+    named = [
+        (label, run, name)
+        for group, label in zip(groups, labels, strict=True)
+        for run, name in zip(group.runs, _names(group, label), strict=True)
+    ]
     having = sum((run.folder / _FILE).is_file() for _, run, _ in named) or 1
     share, characters = -(-rollouts // having), MOST_CHARACTERS // having
     entries, findings, metrics = [], [], set()
-    for place, (group, run, name) in enumerate(named):
+    for place, (label, run, name) in enumerate(named):
         found = _rollouts(run, share, characters, lambda *read, name=name: on_progress(name, *read))
         numbers = numbers_of(run)
         metrics |= numbers.columns.keys()
@@ -96,7 +103,7 @@ def page_data(groups: Sequence[Group], rollouts: int, on_progress: Callable[[str
         entries.append(
             {
                 "name": visible(name),
-                "group": visible(group.name),
+                "group": visible(label),
                 "folder": visible(str(run.folder)),
                 "switch": run.switch,
                 "tiles": tiles_of(run),
@@ -112,7 +119,7 @@ def page_data(groups: Sequence[Group], rollouts: int, on_progress: Callable[[str
             }
         )
     return {
-        "title": _title([group.name for group in groups]),
+        "title": _title(labels),
         "lead": _lead([run for _, run, _ in named]),
         "footer": f"Written by mintrl report on {datetime.now().astimezone():%Y-%m-%d %H:%M %Z}. "
         f"Curves are drawn from at most {MOST_POINTS:,} points a run; longer runs are averaged over neighbours.",
@@ -153,14 +160,25 @@ def _rollouts(run: Run, share: int, characters: int, on_progress: Callable[[int,
         return _Rollouts(survey, shown_rollouts(index, chosen, characters, share))
 
 
-def _names(group: Group) -> list[str]:
+def _labels(groups: Sequence[Group]) -> list[str]:
+    """What groups are called, each differently: where many settings make a long name, by their first run's folder."""
+    labels: list[str] = []
+    for group in groups:
+        folder = group.runs[0].folder
+        named = group.name if len(group.name) <= _LONGEST_NAME else f"{group.method}, {folder.resolve().name}"
+        ways = chain((named, f"{named} ({folder})"), (f"{named} ({number})" for number in count(2)))
+        labels.append(next(way for way in ways if way not in labels))
+    return labels
+
+
+def _names(group: Group, label: str) -> list[str]:
     """What the runs of a group are called: as the group, with seeds or else folders where there are several."""
     if len(group.runs) == 1:
-        return [group.name]
+        return [label]
     seeds = [run.settings.get("seed") for run in group.runs]
     told = len(set(seeds)) == len(seeds)
     return [
-        f"{group.name}, seed {seed}" if told else f"{group.name}, {run.folder.name}"
+        f"{label}, seed {seed}" if told else f"{label}, {run.folder.resolve().name}"
         for run, seed in zip(group.runs, seeds, strict=True)
     ]
 

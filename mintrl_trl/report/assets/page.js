@@ -54,7 +54,7 @@ function legend() {
           },
         },
         dot(runColour(run)),
-        run.name,
+        make("span.name", {}, run.name),
       );
       return chip;
     }),
