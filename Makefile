@@ -71,6 +71,7 @@ notebooks: $(DOCS_STAMP) $(SMOLLM2)
 	$(BIN)/python scripts/run_notebooks.py $(ARGS)
 
 docs: $(DOCS_STAMP)
+	$(BIN)/python -m doctest scripts/site_docstrings.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: setup
