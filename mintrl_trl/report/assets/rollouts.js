@@ -253,7 +253,11 @@ function open(index, chosen) {
   elements.detail.replaceChildren(...detail(search.found[index]));
   elements.detail.scrollTop = 0;
   if (chosen) {
-    history.replaceState(null, "", address(search.found[index]));
+    try {
+      history.replaceState(null, "", address(search.found[index]));
+    } catch {
+      /* a page inside another page may have no address */
+    }
     elements.browser.classList.add("open");
     if (matchMedia("(max-width: 760px)").matches) elements.browser.scrollIntoView({block: "start"});
   }
