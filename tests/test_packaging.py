@@ -62,7 +62,8 @@ def test_supported_range_of_trl_is_one_minor_version(setup):
 
 
 def test_constraints_lie_inside_the_ranges(setup):
-    ranges = lines(setup["options"]["install_requires"]) + lines(setup["options.extras_require"]["test"])
+    extras = [lines(setup["options.extras_require"][name]) for name in ("test", "notebooks", "docs")]
+    ranges = lines(setup["options"]["install_requires"]) + [line for extra in extras for line in extra]
     pinned = {}
     for file in ("constraints.txt", "constraints-cpu.txt"):
         for line in lines((ROOT / file).read_text(encoding="utf-8")):
