@@ -260,9 +260,10 @@ class Replayer:
             update=update,
             phase="on-policy" if on_policy else "interventions",
             weights=weights.described,
+            rounded=weights.rounded,
             loss=loss,
             grad_norm=norm,
-            logged_loss=logged.get("loss"),
+            logged_loss=logged.get("loss") if _logs_each(trainer.args) else None,
             logged_grad_norm=logged.get("grad_norm"),
             rollouts=rollouts,
             notes=tuple(self._notes(trainer, weights)),
@@ -274,8 +275,8 @@ class Replayer:
         args, notes = trainer.args, []
         if weights.rounded:
             notes.append(f"{weights.described} was thinned: its weights are rounded to bfloat16")
-        if args.logging_steps != 1:
-            notes.append(f"the logged loss is a mean over {args.logging_steps:g} updates (logging_steps)")
+        if not _logs_each(args):
+            notes.append("the logged loss is a mean over several updates (logging_steps), and not compared")
         if self.settings.get("fp16"):
             notes.append("the run was in float16, the replay is in float32")
         if bool(self.settings.get("use_cpu")) != bool(args.use_cpu):
@@ -285,6 +286,11 @@ class Replayer:
                 f"advantages from rewards differ from the recorded ones by up to {trainer.advantage_difference:.2g}"
             )
         return notes
+
+
+def _logs_each(args: MInTRLConfig) -> bool:
+    """Whether a logged loss is that of one update."""
+    return args.logging_strategy == "steps" and args.logging_steps == 1
 
 
 def _adapted(folder: Path, args: MInTRLConfig) -> PeftModel:

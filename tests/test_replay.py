@@ -92,8 +92,11 @@ def test_every_update_gives_its_logged_loss_and_gradient_norm(tmp_path, changes)
 
 @pytest.mark.slow
 def test_terms_of_a_rollout_add_up_to_the_loss(tmp_path):
-    make_trainer(tmp_path / "run", **SAVED).train()
+    make_trainer(tmp_path / "run", **SAVED, logging_steps=2).train()
     replayed = Replayer(tmp_path / "run", TRAINERS).replay(2)
+    assert replayed.logged_loss is None, "it is a mean over two updates"
+    assert "logging_steps" in replayed.notes[0]
+    assert replayed.grad_norm == pytest.approx(replayed.logged_grad_norm, rel=1e-6)
     assert replayed.loss == pytest.approx(sum(rollout.loss for rollout in replayed.rollouts) / 8, rel=1e-6)
     for rollout in replayed.rollouts:
         assert rollout.loss == pytest.approx(rollout.residual**2, rel=1e-6)
@@ -229,7 +232,7 @@ def test_updates_that_need_more_than_what_is_recorded_are_refused(tmp_path, chan
 
 
 ROLLOUT = ReplayedRollout(3, 0, "intervened", 1.0, 0.5, 40, 2, True, -9.5, None, 0.25, -8.0, -0.5, 0.008)
-UPDATE = ReplayedUpdate(7, "interventions", "checkpoint-6", 0.25, 1.5, 0.25, 1.2, (ROLLOUT,))
+UPDATE = ReplayedUpdate(7, "interventions", "checkpoint-6", False, 0.25, 1.5, 0.25, 1.2, (ROLLOUT,))
 
 
 def test_an_update_is_compared_with_what_was_logged():

@@ -13,7 +13,10 @@ help, and mistakes in the command line, are answered at once.
 """
 
 import argparse
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
@@ -32,6 +35,16 @@ def command_modules() -> Iterator[ModuleType]:
     """Every command's module, in the order of their names."""
     for name in sorted(module.name for module in iter_modules(__path__)):
         yield import_module(f"{__name__}.{name}")
+
+
+@contextmanager
+def pipe_may_close() -> Iterator[None]:
+    """While a command prints: a reader that has seen enough, such as `less` or `head`, is no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # the second is rich's word for it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own last flush
 
 
 def tokenizer_of(name: str) -> "PreTrainedTokenizerBase":

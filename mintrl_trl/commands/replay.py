@@ -5,7 +5,9 @@ import json
 import sys
 
 from ..errors import ConfigError
-from . import CLEAN, FINDINGS, SubParsers
+from . import CLEAN, FINDINGS, SubParsers, pipe_may_close
+
+_EXACT, _ROUNDED = 0.001, 0.01
 
 _ABOUT = """\
 Compute an update of a run again, from its saved rollouts and the weights before it, without data, server, judge or
@@ -74,8 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
         return CLEAN
     with Console(stderr=True).status(f"replaying update {arguments.step}"):
         replayed = replayer.replay(arguments.step, model=arguments.model, micro_batch=arguments.micro_batch)
-    if arguments.json:
-        sys.stdout.write(json.dumps(replayed.to_json()) + "\n")
-    else:
-        print_replay(replayed, Console(highlight=False), arguments.limit or None)
-    return CLEAN if replayed.agrees(arguments.tolerance) else FINDINGS
+    with pipe_may_close():
+        if arguments.json:
+            sys.stdout.write(json.dumps(replayed.to_json()) + "\n")
+        else:
+            print_replay(replayed, Console(highlight=False), arguments.limit or None)
+    tolerance = arguments.tolerance
+    if tolerance is None:
+        tolerance = _ROUNDED if replayed.rounded else _EXACT
+    return CLEAN if replayed.agrees(tolerance) else FINDINGS

@@ -1,11 +1,10 @@
-"""`mintrl show`: look at a run's rollouts. Owns its flags and what a closed pipe means."""
+"""`mintrl show`: look at a run's rollouts. Owns its flags."""
 
 import argparse
-import os
 import sys
 
 from ..errors import ConfigError
-from . import CLEAN, SubParsers
+from . import CLEAN, SubParsers, pipe_may_close
 
 _ABOUT = """\
 Look at the rollouts of a run: who wrote what, in colour, what the judge discarded (struck through) and why, what the
@@ -74,14 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
     how = {"limit": arguments.limit or None, "newest_first": arguments.newest_first}
     colours = {"auto": None, "always": True, "never": False}[arguments.color]
     console = Console(force_terminal=colours, no_color=None if colours is None else not colours, highlight=False)
-    try:
-        with opened_index(arguments.folder, Console(stderr=True)) as index:
-            if arguments.json:
-                for line in rollout_lines(index, wanted, **how):
-                    sys.stdout.write(line + "\n")
-            else:
-                show_rollouts(index, wanted, console, **how)
-        sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # rich's word for it: the reader, such as `less`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own last flush
+    with pipe_may_close(), opened_index(arguments.folder, Console(stderr=True)) as index:
+        if arguments.json:
+            for line in rollout_lines(index, wanted, **how):
+                sys.stdout.write(line + "\n")
+        else:
+            show_rollouts(index, wanted, console, **how)
     return CLEAN

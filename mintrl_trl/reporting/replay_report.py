@@ -67,8 +67,9 @@ class ReplayedUpdate:
         update (`int`): Which, from 1.
         phase (`str`): `"interventions"` or `"on-policy"`.
         weights (`str`): Where the weights before it came from.
+        rounded (`bool`): Whether these were saved with fewer digits than they were trained with.
         loss, grad_norm (`float`): Computed again.
-        logged_loss, logged_grad_norm (`float`, *optional*): As `metrics.jsonl` has them.
+        logged_loss, logged_grad_norm (`float`, *optional*): As `metrics.jsonl` has them, of this update alone.
         rollouts (`tuple[ReplayedRollout, ...]`): Those of the update.
         notes (`tuple[str, ...]`): Why it need not be what was logged, to the last digit.
         broken (`tuple[str, ...]`): What is not a finite number, and where.
@@ -77,6 +78,7 @@ class ReplayedUpdate:
     update: int
     phase: str
     weights: str
+    rounded: bool
     loss: float
     grad_norm: float
     logged_loss: float | None
