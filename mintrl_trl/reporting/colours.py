@@ -66,7 +66,10 @@ def rollout_text(record: RolloutRecord, *, marks: bool = False, outcome: str = "
         if review.decision is Decision.NO_VERDICT:
             chunk = f"tokens {review.chunk_start} to {review.chunk_start + review.chunk_tokens}"
             text.append(f"no verdict on {chunk}: {visible(review.reason) or 'no reason'}\n", style=REASON)
-    text.append("(the same prompt)\n" if same_prompt else visible(record.prompt) + "\n", style=QUIET)
+    prompt, response = ("prompt: ", "response: ") if marks else ("", "")
+    text.append(
+        prompt + ("(the same prompt)" if same_prompt else visible(record.prompt)) + f"\n{response}", style=QUIET
+    )
     _append_response(text, record, marks)
     text.append("\n")
     return text
