@@ -79,7 +79,7 @@ def test_a_group_shows_its_prompt_once_and_what_is_left_out_is_said(folder):
     assert output.splitlines()[1] == "policy {+judge+} [-discarded-] [step that the judge rejected: its reason]"
     assert output.count("7+5?") == 2
     assert output.count("(the same prompt)") == 1
-    assert "\nprompt: 7+5?\nresponse: 7+5=[-13;-] [step 2: 7+5 is 12] {+12;+}ok" in output
+    assert "\nprompt: (the same prompt)\nresponse: 7+5=[-13;-] [step 2: 7+5 is 12] {+12;+}ok" in output
     assert r"why: \x1b]0;owned\x07equal" in output
 
 
