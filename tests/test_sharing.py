@@ -10,6 +10,7 @@ from huggingface_hub import HfApi, ModelCard
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mintrl_trl.checkpoints import read_checkpoint
 from mintrl_trl.errors import HubError
 from mintrl_trl.reporting.run_folder import RunFolder
 from tests.fake_hub import TOKEN, Repo, card_errors, hub
@@ -58,7 +59,9 @@ def test_a_model_is_pushed_with_card_recipe_and_numbers_and_comes_back(tmp_path,
     assert repo.commits[-1] == "Model save"
     named = {"README.md", "recipe.json", "recipe.yaml", "settings.json", "versions.json", "metrics.jsonl"}
     model = {"config.json", "generation_config.json", "model.safetensors"}
-    assert set(repo.files) == named | model | {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert set(repo.files) == named | model | tokenizer | {"learning_curves.png"}
+    assert b"![learning curves](learning_curves.png)" in repo.files["README.md"]
     assert not any(TOKEN.encode() in data for data in repo.files.values())
     assert not list((tmp_path / "run").glob(".hub-*"))
     counts = last_counts(tmp_path)
@@ -195,6 +198,14 @@ def test_strategies_of_pushing_checkpoints(tmp_path, hub, strategy, folders, com
         inside = {path.removeprefix(f"{folder}/") for path in repo.files if path.startswith(f"{folder}/")}
         assert {"optimizer.pt", "trainer_state.json", "complete.json", "model.safetensors"} <= inside
         assert "training_args.bin" not in inside
+    if strategy == "checkpoint":
+        place = tmp_path / "got" / "last-checkpoint"
+        HfApi(endpoint=hub.url, token=TOKEN).snapshot_download("me/run", local_dir=place.parent)
+        assert read_checkpoint(place).problem is None
+        trainer = make_trainer(tmp_path / "on", max_steps=3, intervention_updates=2)
+        trainer.train(str(place))
+        trainer.close()
+        assert trainer.state.global_step == 3
 
 
 def test_training_does_not_wait_for_a_push(tmp_path, hub):

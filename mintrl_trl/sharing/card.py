@@ -30,6 +30,7 @@ _TRL_CITATION = """\
     author = {{Hugging Face}},
     howpublished = {\\url{https://github.com/huggingface/trl}}
 }"""
+CURVES = "learning_curves.png"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
 _UNKNOWN = "not known here; see the page of the model"
 
@@ -314,6 +315,8 @@ def _results(run: Run, facts: ModelFacts) -> Iterator[str]:
             "interval over problems."
         )
         yield _table(("", "before", "after"), rows)
+    if (run.folder / CURVES).is_file():
+        yield f"![learning curves]({CURVES})"
     if reward:
         window = max(1, len(reward) // 10)
         first = sum(value for _, value in reward[:window]) / window

@@ -5,6 +5,7 @@ Files are linked, not copied, where the file system can: they cost no space, and
 since it would hold the token; of a checkpoint, nothing but the model, unless all of it is asked for.
 """
 
+import json
 import os
 import re
 import shutil
@@ -70,10 +71,20 @@ def gather(
         (target / name).write_text(text, encoding="utf-8")
     if checkpoint is not None:
         name, folder = checkpoint
+        (target / name).mkdir()
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-            if file.name not in _NEVER:
+            if file.name == MARK and file.parent == folder:
+                (target / name / MARK).write_text(_mark_of_pushed(file), encoding="utf-8")
+            elif file.name not in _NEVER:
                 _link(file, target / name / file.relative_to(folder))
     return target
+
+
+def _mark_of_pushed(mark: Path) -> str:
+    """The completion mark of a checkpoint without the files that are not pushed, which no run needs to go on."""
+    content = json.loads(mark.read_text(encoding="utf-8"))
+    files = {name: size for name, size in content["files"].items() if Path(name).name not in _NEVER}
+    return json.dumps(content | {"files": files}, indent=2) + "\n"
 
 
 def is_checkpoint(folder: Path) -> bool:

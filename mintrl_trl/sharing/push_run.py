@@ -2,10 +2,13 @@
 
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from ..checkpoints import last_good
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, ConfigError, DataError
+from ..reporting.plots import learning_curves
+from ..reporting.run_folder import RunFolder
 from .contents import ADAPTER, WAITING, card_of, fill
 from .folders import is_checkpoint, own_weights
 from .pusher import HubPusher
@@ -52,6 +55,8 @@ def push_run(
     if merge and not adapter:
         raise ConfigError("merge", True, "unset for a model of all weights", "leave --merge out")
     run = source.resolve().parent if is_checkpoint(source) else source
+    with suppress(DataError):  # nothing was logged
+        learning_curves(RunFolder(run))
     card = card_of(
         run,
         pusher.repo,

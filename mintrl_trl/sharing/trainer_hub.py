@@ -9,6 +9,7 @@ import logging
 import shutil
 import tempfile
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 from trl.trainer.utils import get_config_model_id
 
 from .. import trl_seams
-from ..errors import HubError
+from ..errors import DataError, HubError
 from ..processes import all_or_none
+from ..reporting.plots import learning_curves
 from .contents import WAITING, card_of, fill
 from .folders import CARD, own_weights
 from .pusher import HubPusher, tell_failure
@@ -60,14 +62,8 @@ class PushesToHub:
             dataset_name (`str`, *optional*): Hub id of the training data, where the settings do not name it.
             tags (`str` or `list[str]`, *optional*): Of the hub, besides ours.
         """
-        if not self.is_world_process_zero():
-            return
-        given = (tags,) if isinstance(tags, str) else tuple(tags or ())
-        try:
-            card = self._model_card(model_name, dataset_name, given)
-            (Path(self.args.output_dir) / CARD).write_text(card, encoding="utf-8")
-        except Exception as error:  # it is read by people, and needed by nothing
-            logger.warning("No model card: %s", error, exc_info=True)
+        if self.is_world_process_zero():
+            self._write_card(model_name, dataset_name, tags, pushed=self.args.push_to_hub)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """TRL's; a model that is sharded over processes is gathered and saved whole, except for a checkpoint. Then it
@@ -122,7 +118,7 @@ class PushesToHub:
         trl_seams.save_gathered(self, str(folder))
         with all_or_none():
             if self.is_world_process_zero():
-                self.create_model_card(**kwargs)
+                self._write_card(**kwargs, pushed=True)
                 commit = self._wait_and_push(folder, commit_message or "Model save", blocking=blocking)
         self.hub_model_id = self.hub.repo
         return commit
@@ -157,18 +153,37 @@ class PushesToHub:
         waiting, merge = Path(tempfile.mkdtemp(prefix=WAITING, dir=output)), self.args.hub_merge_adapter
         return fill(waiting, model=folder, run=output, card=card, merge=merge, checkpoint=checkpoint)
 
-    def _model_card(self, model_name: str | None, dataset_name: str | None, tags: tuple[str, ...]) -> str:
+    def _write_card(
+        self,
+        model_name: str | None = None,
+        dataset_name: str | None = None,
+        tags: str | list[str] | None = None,
+        *,
+        pushed: bool,
+    ) -> None:
+        """The card of a model that is pushed knows licences and shows curves and rollouts, which takes time."""
+        given = (tags,) if isinstance(tags, str) else tuple(tags or ())
+        try:
+            if pushed:
+                with suppress(DataError):  # nothing was logged
+                    learning_curves(self.args.output_dir)
+            card = self._model_card(model_name, dataset_name, given, pushed)
+            (Path(self.args.output_dir) / CARD).write_text(card, encoding="utf-8")
+        except Exception as error:  # it is read by people, and needed by nothing
+            logger.warning("No model card: %s", error, exc_info=True)
+
+    def _model_card(self, model_name: str | None, dataset_name: str | None, tags: tuple[str, ...], pushed: bool) -> str:
         args, model = self.args, self.accelerator.unwrap_model(self.model)
         return card_of(
             Path(args.output_dir),
             self.hub.repo if model_name in (None, self.hub.repo.rpartition("/")[2]) else model_name,
             adapter=hasattr(model, "peft_config") and not args.hub_merge_adapter,
             base_model=get_config_model_id(model.config),
-            licence_of=self.hub.licence_of if args.push_to_hub else lambda model: None,  # nothing is asked unasked
+            licence_of=self.hub.licence_of if pushed else lambda model: None,
             license=args.hub_license,
             judge_license=args.hub_judge_license,
             dataset=dataset_name,
-            examples=args.hub_card_examples,
+            examples=args.hub_card_examples if pushed else 0,
             tags=tags,
         )
 
