@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +12,13 @@ from trl.trainer.distillation_trainer import _chunked_divergence_loss
 
 from mintrl_trl.baselines.opsd import TEACHER_PROMPTS, mean_entropy
 from mintrl_trl.baselines.scoring import score_rollouts
-from mintrl_trl.baselines.sft_grpo import IGNORED, supervised_rows
+from mintrl_trl.baselines.sft_grpo import IGNORED, stage_arguments, supervised_rows
 from mintrl_trl.baselines.teacher import spell_alike
 from mintrl_trl.baselines.trajectories import Trajectory, collect_trajectories, read_trajectories
 from mintrl_trl.data import chains
 from mintrl_trl.data.chains import World
 from mintrl_trl.errors import ConfigError, RewardError
-from mintrl_trl.recipe import RecipeArguments
+from mintrl_trl.recipe import RecipeArguments, parse_recipe
 from mintrl_trl.rollouts.doors import SampledToken
 from tests.tiny import tiny_tokenizer
 
@@ -237,3 +238,10 @@ def test_lines_of_trajectories_are_plain(tmp_path):
     collect(path, Teacher(), 1)
     first = json.loads(path.read_text().splitlines()[0])
     assert set(first) == {"prompt", "attempt", "ids", "ended", "reward"}
+
+
+def test_the_stage_before_a_run_is_not_pushed(tmp_path):
+    path = Path(__file__).parents[1] / "recipes" / "chains_sft_grpo.yaml"
+    recipe = parse_recipe(["--config", str(path), "--push_to_hub", "true"], default=path)
+    assert recipe.config.push_to_hub
+    assert not stage_arguments(recipe, tmp_path, num_rows=8).push_to_hub

@@ -119,6 +119,14 @@ def test_what_is_not_known_is_said_or_left_out(tmp_path):
     assert (data.base_model, data.license, data.datasets, data.library_name) == (None, None, None, "peft")
 
 
+@pytest.mark.parametrize("teacher", ["org/teacher", "/home/me/teacher"])
+def test_a_teacher_is_named_and_not_where_it_lies(tmp_path, teacher):
+    text = written(tmp_path, settings=GRPO_SETTINGS, recipe={"method": "opd", "teacher_model": teacher})
+    assert "trained with **OPD**" in text
+    assert f"| Teacher | <code>{teacher if teacher[0] == 'o' else 'teacher'}; its licence" in text
+    assert "/home/me" not in text
+
+
 def test_a_folder_without_a_run_has_a_card(tmp_path):
     text = model_card(tmp_path, ModelFacts("me/mine"))
     assert card_errors(text) == []

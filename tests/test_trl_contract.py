@@ -10,9 +10,11 @@ import inspect
 import pytest
 import torch
 from datasets import Dataset
+from transformers import Trainer
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
+from mintrl_trl.sharing.trainer_hub import PushesToHub
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
@@ -284,3 +286,18 @@ def test_aggregation(tmp_path, loss_type, expected):
     mask = [[1, 1, 0, 0], [1, 1, 1, 1]]
     loss = grpo_loss(tmp_path, zeros, zeros, [1.0, -1.0], mask, loss_type=loss_type, max_completion_length=8)
     assert loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_pushes_to_the_hub_are_methods_that_a_subclass_replaces():
+    for method, called in (
+        ("__init__", "self.init_hf_repo()"),
+        ("_save_checkpoint", "self._push_from_checkpoint(output_dir)"),
+        ("push_to_hub", "self._finish_current_push()"),
+    ):
+        assert called in inspect.getsource(getattr(Trainer, method)), method
+    assert "self._finish_current_push()" in inspect.getsource(Trainer)
+    # beside the signature and the push, nothing asks who called
+    assert inspect.getsource(Trainer.save_model).count("_internal_call") == 2
+    assert list(inspect.signature(GRPOTrainer.create_model_card).parameters) == list(
+        inspect.signature(PushesToHub.create_model_card).parameters
+    )

@@ -241,6 +241,7 @@ def stage_arguments(recipe: "Recipe", folder: Path, num_rows: int) -> Any:
         weight_decay=0.01,
         num_train_epochs=float(arguments.sft_epochs),
         max_steps=-1,
+        push_to_hub=False,  # the run's model goes to the hub, not what it begins with
         per_device_train_batch_size=per_device,
         gradient_accumulation_steps=accumulated,
         shuffle_dataset=False,

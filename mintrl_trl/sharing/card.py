@@ -174,6 +174,9 @@ def _training(run: Run) -> Iterator[str]:
             )
         )
         rows.append(("Anchor", _anchor(settings)))
+    if teacher := settings.get("teacher_model"):
+        name = teacher if is_hub_id(str(teacher)) else Path(str(teacher)).name
+        rows.append(("Teacher", f"{name}; its licence may say what may be done with a model that learned from it"))
     rows.append(("Rollouts of an update", f"{settings.get('prompts_per_update')} prompts x ({group})"))
     rows.append(("Response length", f"at most {settings.get('max_completion_length')} tokens"))
     if settings.get("use_peft"):
