@@ -287,7 +287,7 @@ FAULTS = {
     "no verdict": {"judge": FaultyJudge(NoVerdict("unparsable")), "no_verdict_window": 2},
     "generator": {"generator": FaultyGenerator()},
     "reward": {"reward": faulty_reward},
-    "loss": {"trainer_class": FaultyLoss},
+    "loss": {"trainer_class": FaultyLoss, "save_strategy": "steps", "save_steps": 2},  # so the weights are left
     "disk": {"trainer_class": FullDisk},
 }
 
@@ -301,7 +301,7 @@ def faults(folder: Path, server: str, kind: str) -> dict:
         try:
             trainer.train()
         except Exception as error:
-            raised[name] = f"{type(error).__name__}: {error}"
+            raised[name] = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
         trainer.close()
     return raised
 

@@ -272,3 +272,6 @@ def test_what_stops_one_process_stops_both(runs, kind):
     for fault, raised in first.items():
         for text, expected in zip((raised, second[fault]), ERRORS[fault], strict=True):
             assert text.startswith(expected), fault
+    left = runs.folder / f"{kind}-faults" / "loss" / "weights-before-1"
+    assert f"The weights before it are in {left}; `mintrl replay {left.parent} --step 1`" in first["loss"]
+    assert_same_weights(AutoModelForCausalLM.from_pretrained(left).state_dict(), tiny_model().state_dict())
