@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+from site_commands import commands_page
 from site_settings import settings_page
 
 ROOT = Path(__file__).parents[1]
@@ -29,9 +30,10 @@ SHOWN_CHARS = 100_000  # of a file; rows of data are longer
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what `docs/` does not hold: `PAGES`, the settings, and a page for each file that some page links to."""
+    """Add what `docs/` does not hold: `PAGES`, commands, settings, and a page for each file that some page links to."""
     for path, uri in PAGES.items():
         files.append(File.generated(config, uri, content=(ROOT / path).read_text(encoding="utf-8")))
+    files.append(File.generated(config, "commands.md", content=commands_page()))
     files.append(File.generated(config, "settings.md", content=settings_page()))
     linked = {
         path

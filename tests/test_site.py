@@ -16,7 +16,14 @@ from mintrl_trl.recipe import RecipeArguments
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-MADE_PAGES = {"index.md", "settings.md", "architecture.md", "changelog.md", "contributing.md"}  # by the hook
+MADE_PAGES = {
+    "index.md",
+    "commands.md",
+    "settings.md",
+    "architecture.md",
+    "changelog.md",
+    "contributing.md",
+}  # by the hook
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 FENCED = re.compile(r"^(`{3,}).*?^\1", re.DOTALL | re.MULTILINE)
@@ -78,6 +85,26 @@ def test_the_page_of_settings_has_every_setting(monkeypatch):
     named = set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE))
     assert own - named == set()
     assert {"chunk_tokens", "judge_keep_bias", "eval_problems", "teacher_model", "phase1_loss"} <= named
+
+
+def test_the_page_of_commands_has_every_command(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setenv("COLUMNS", "80")  # put back afterwards, and so is NO_COLOR
+    monkeypatch.setenv("NO_COLOR", "1")
+    from site_commands import commands_page
+
+    page = commands_page()
+    sys.modules.pop("site_commands")
+    named = re.findall(r"^## mintrl (\S+)$", page, re.MULTILINE)
+    modules = {path.stem.replace("_", "-") for path in (ROOT / "mintrl_trl" / "commands").glob("[a-z]*.py")}
+    assert set(named) == modules
+    assert all(f"(#mintrl-{name})" in page and f"usage: mintrl {name} " in page for name in named)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_links_of_notebooks_lead_somewhere(path):
+    text = "".join("".join(cell["source"]) + "\n" for cell in cells(path) if cell["cell_type"] == "markdown")
+    assert [link for link in LINK.findall(FENCED.sub("", text)) if not (path.parent / link).exists()] == []
 
 
 def _own_fields(config: type) -> set[str]:
