@@ -16,7 +16,7 @@ from .commands import PROGRAMS, ROOT, fenced_commands, heading_commands, variant
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 LAUNCH_FILES = sorted((ROOT / "recipes" / "accelerate").glob("*.yaml"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TRAINERS = {"recipes/train_math.py": "math", "recipes/train_code.py": "code"}
 
 

@@ -16,14 +16,8 @@ from mintrl_trl.recipe import RecipeArguments
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-MADE_PAGES = {
-    "index.md",
-    "commands.md",
-    "settings.md",
-    "architecture.md",
-    "changelog.md",
-    "contributing.md",
-}  # by the hook
+# Those of the hook in scripts/site_pages.py
+MADE_PAGES = {"index.md", "commands.md", "settings.md", "architecture.md", "changelog.md", "contributing.md"}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 FENCED = re.compile(r"^(`{3,}).*?^\1", re.DOTALL | re.MULTILINE)
