@@ -10,7 +10,11 @@ from mintrl_trl.reporting.run_folder import HIDDEN, jsonable
 from mintrl_trl.sharing.recipe_file import _LEFT_OUT, recipe_yaml
 
 ROOT = Path(__file__).parents[1]
-RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+OF_EACH_KIND = ("quickstart", "math_qwen3_1.7b", "mbpp_smollm2", "chains_self_judge", "chains_mentor")
+RECIPES = [
+    pytest.param(path, marks=() if path.stem in OF_EACH_KIND else pytest.mark.slow, id=path.stem)
+    for path in sorted((ROOT / "recipes").glob("*.yaml"))
+]
 
 
 def kept(config) -> dict:
@@ -21,7 +25,7 @@ def written(recipe) -> str:
     return recipe_yaml(jsonable(recipe.config), jsonable(recipe.description()))
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES)
 def test_every_recipe_comes_back(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     task = "code" if path.stem.startswith(("code", "mbpp")) else "math"

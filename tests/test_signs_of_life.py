@@ -73,7 +73,7 @@ def test_a_reward_that_hangs_is_named(tmp_path, caplog):
     event = threading.Event()
     caplog.set_level(logging.WARNING)
     logging.getLogger(WATCHDOG).addFilter(lambda record: event.set() or True)
-    settings = {"show_progress": None, "stall_seconds": 0.2, "max_steps": 1}
+    settings = {"show_progress": None, "stall_seconds": 0.05, "max_steps": 1}
     trainer = make_trainer(tmp_path, reward=held_up(event), **settings)
     try:
         trainer.train()
@@ -109,7 +109,7 @@ def test_a_judge_that_hangs_is_named(tmp_path, caplog):
     event = threading.Event()
     caplog.set_level(logging.WARNING)
     logging.getLogger(LIVE).addFilter(lambda record: event.set() or True)
-    settings = {"show_progress": True, "stall_seconds": 0.2, "max_steps": 1, "overlap_reviews": False}
+    settings = {"show_progress": True, "stall_seconds": 0.05, "max_steps": 1, "overlap_reviews": False}
     trainer = make_trainer(tmp_path, judge=JudgeThatHangs(event), generator=HashGenerator(end_every=99), **settings)
     try:
         trainer.train()
