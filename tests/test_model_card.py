@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 
 from mintrl_trl.reporting.records import RecordedReview
 from mintrl_trl.reporting.run_folder import RunFolder
@@ -198,10 +199,10 @@ def test_text_of_models_stays_text():
     assert "<script>x</script>" in elements.text
     assert "\x1b" not in block
     assert "\u202e" not in block
-    # Markdown ends the element at the first line with `</pre>`; before it there is nothing outside of it
-    before, _, inside = block.partition("\n\n<pre>\n")
-    assert re.fullmatch(r"<details>\n<summary>.*</summary>", before)
-    assert inside.split("</pre>")[1] == "\n\n</details>"
+    # Markdown takes all of it as it is: nothing in it becomes a heading, a link or a picture
+    assert MarkdownIt("gfm-like", {"linkify": False}).render(f"{block}\n\nend\n") == f"{block}\n<p>end</p>\n".replace(
+        "</summary>\n\n<pre>", "</summary>\n<pre>"
+    ).replace("</pre>\n\n</details>", "</pre>\n</details>")
 
 
 @pytest.mark.parametrize("value", ["a|b", "a`b", "a\nb", "<b>", "\\|", "[x](y)"])
