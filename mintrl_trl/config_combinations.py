@@ -6,6 +6,7 @@ ignored, or would quietly turn MInTRL into something else, is refused with the r
 
 import math
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -93,6 +94,19 @@ def check_weight_sync(way: str, *, is_adapter: bool) -> None:
         model = "an adapter" if is_adapter else "full weights"
         allowed = f"{'lora' if is_adapter else 'checkpoint, nccl'} or auto for a model that trains {model}"
         raise ConfigError("weight_sync", way, allowed, "set weight_sync='auto'")
+
+
+def check_trackers(config: Any) -> None:
+    """Refuse a tracker that is not installed, which would be found out once the model is loaded.
+
+    Raises:
+        ConfigError: Names the tracker and how to install it.
+    """
+    packages = {"wandb": ("wandb",), "trackio": ("trackio",), "tensorboard": ("tensorboard", "tensorboardX")}
+    for name in config.report_to:
+        if name in packages and not any(find_spec(package) for package in packages[name]):
+            allowed = "trackers that are installed; the run folder needs none"
+            raise ConfigError("report_to", name, allowed, f"run `pip install {name}`, or remove it")
 
 
 def check_device(config: Any) -> None:

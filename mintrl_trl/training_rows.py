@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from .config import MInTRLConfig
-from .config_combinations import check_device, check_launch
+from .config_combinations import check_device, check_launch, check_trackers
 from .errors import ConfigError, DataError
 from .rollouts.rollout import Problem
 
@@ -45,6 +45,7 @@ def refuse_unsupported(
     if not isinstance(args, MInTRLConfig):
         raise ConfigError("args", type(args).__name__, "a MInTRLConfig", "build the arguments with MInTRLConfig(...)")
     check_launch(args, has_generator=generator is not None)
+    check_trackers(args)
     if generator is None:
         check_device(args)
     one_turn = "None: a rollout is one response, written by the policy and the judge"

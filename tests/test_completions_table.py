@@ -1,10 +1,14 @@
 """Who wrote what, in the table that trackers get: columns of TRL's table, and TensorBoard's text."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 from trl.trainer import grpo_trainer
 
+from mintrl_trl import config_combinations
 from mintrl_trl.completions_table import ALL_BY_POLICY, CompletionsText, _markdown
+from mintrl_trl.errors import ConfigError
 from tests.trainers import make_trainer
 
 
@@ -84,3 +88,15 @@ def test_text_of_a_model_is_code_to_tensorboard_and_reaches_no_terminal():
     assert code.splitlines()[:3] == ["    q", "    r", "    # title"]
     assert all(line.startswith("    ") for line in code.splitlines())
     assert "\\x1b[2J\\u2028" in code
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio", "tensorboard"])
+def test_a_tracker_that_is_not_installed_is_refused_before_a_model_loads(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(config_combinations, "find_spec", lambda package: None)
+    with pytest.raises(ConfigError, match=f"pip install {name}"):
+        make_trainer(tmp_path, model="no/such-model", report_to=name)
+
+
+def test_other_trackers_are_left_to_transformers(monkeypatch):
+    monkeypatch.setattr(config_combinations, "find_spec", lambda package: package == "tensorboardX" or None)
+    config_combinations.check_trackers(SimpleNamespace(report_to=["tensorboard", "mlflow"]))

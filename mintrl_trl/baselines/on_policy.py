@@ -21,6 +21,7 @@ from trl.trainer.utils import RepeatSampler
 from ..batch_report import DoorCounters, GeneratedBatch, report_batch
 from ..checkpoint_state import describe_run, settings_part
 from ..config import MInTRLConfig
+from ..config_combinations import check_trackers
 from ..errors import ConfigError
 from ..failures import nothing_lost
 from ..policy import build_policy
@@ -96,6 +97,7 @@ class OnPolicyRollouts(PushesToHub):
         **kwargs: Any,
     ):
         refuse_other_objectives(settings, method["name"])
+        check_trackers(settings)
         check_rows(train_dataset, "train_dataset")
         tokenizer = load_tokenizer(model, settings)
         train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, settings)
