@@ -9,7 +9,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -199,13 +199,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, content: dict | list | bytes, headers: dict[str, str] | None = None) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        with suppress(ConnectionError):  # the client gave up
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
 
 _KINDS = {

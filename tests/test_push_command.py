@@ -82,3 +82,14 @@ def test_licences_are_those_of_the_hub(hub):
     assert [pusher.licence_of(f"org/{name}") for name in "abcd"] == ["mit", None, None, None]
     hub.fails = lambda path: 500
     assert pusher.licence_of("org/a") is None
+
+
+def test_weights_of_an_older_push_make_room(run, hub):
+    older = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"x", "model-00001-of-00002.safetensors": b"x"}
+    kept = {"last-checkpoint/model.safetensors": b"x", "notes.md": b"x", "config.json": b"old"}
+    hub.repos["me/mine"] = Repo(private=True, files=older | kept)
+    assert main(["push", str(run), "mine"]) == 0
+    files = hub.files("me/mine")
+    assert not set(older) & set(files)
+    assert {*kept, "model.safetensors"} <= set(files)
+    assert files["config.json"] != b"old"

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mintrl_trl.checkpoints import read_checkpoint
 from mintrl_trl.errors import HubError
 from mintrl_trl.reporting.run_folder import RunFolder
+from mintrl_trl.sharing import pusher
 from tests.fake_hub import TOKEN, Repo, card_errors, hub
 from tests.tiny import tiny_model
 from tests.trainers import assert_same_weights, make_trainer
@@ -137,6 +138,18 @@ def test_a_failed_push_never_stops_training(tmp_path, hub, caplog, broken):
     assert not list((tmp_path / "run").glob(".hub-*"))
     with_loss = [line for line in RunFolder(tmp_path / "run").metrics() if "loss" in line]
     assert all("hub/failed_pushes" in line for line in with_loss)
+
+
+@pytest.mark.parametrize("silent", ["/api/repos/create", "/api/models/me/run/commit/main"])
+def test_a_hub_that_never_answers_holds_no_run(tmp_path, hub, caplog, monkeypatch, silent):
+    monkeypatch.setattr(pusher, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(pusher, "_UPLOAD_SECONDS", 0.5)
+    released = threading.Event()
+    hub.before = lambda path: released.wait(20) if path == silent else None
+    trained(pushing(tmp_path))
+    released.set()
+    assert last_counts(tmp_path)["hub/failed_pushes"] >= 2.0
+    assert "ReadTimeout" in warnings(caplog)[0]
 
 
 def test_no_hub_at_all(tmp_path, hub, caplog, monkeypatch):

@@ -2,8 +2,8 @@
 
 It owns the repository's name, the connection, and a thread for uploads beside the training. It decides nothing about
 when to push, and knows no trainer. Invariants: a repository is made private unless told otherwise, and nothing goes
-to a public one while private is wanted; a failed push is counted and told, and raised to none but those who wait for
-it; a folder that was handed over is deleted afterwards.
+to a public one while private is wanted; no call waits without end; a failed push is counted and told, and raised to
+none but those who wait for it; a folder that was handed over is deleted afterwards.
 """
 
 import logging
@@ -16,11 +16,17 @@ from typing import Any
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import get_session
 
 from ..errors import HubError
 from ..reporting.run_folder import jsonable
 
 logger = logging.getLogger(__name__)
+
+# Weights of an older push that this one has not: shards, or an adapter beside the model that it was merged into.
+_OF_OLDER_WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "adapter_model*", "adapter_config.json"]
+# How long a connection may be silent; huggingface_hub waits without end, so a hub that hangs would hold the run.
+_ANSWER_SECONDS, _UPLOAD_SECONDS = 30.0, 300.0
 
 
 class HubPusher:
@@ -71,6 +77,7 @@ class HubPusher:
         if self._ready:
             return
         try:
+            get_session().timeout = _ANSWER_SECONDS
             self.repo = self.api.create_repo(self.repo, private=self.private, exist_ok=True).repo_id
             is_private = self.api.repo_info(self.repo).private if self.private else None
         except Exception as error:
@@ -98,8 +105,13 @@ class HubPusher:
         try:
             with self._lock:
                 self.prepare()
+                get_session().timeout = _UPLOAD_SECONDS
                 commit = self.api.upload_folder(
-                    repo_id=self.repo, folder_path=folder, commit_message=message, revision=self.revision
+                    repo_id=self.repo,
+                    folder_path=folder,
+                    commit_message=message,
+                    revision=self.revision,
+                    delete_patterns=_OF_OLDER_WEIGHTS,
                 )
         except Exception as error:
             self.failed_pushes += 1
