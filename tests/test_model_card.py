@@ -54,6 +54,9 @@ RECIPE = {
 }
 
 
+FACTS = ModelFacts("me/mine", base_model="org/base", license="mit", judge_license="gpl-3.0")
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -100,6 +103,19 @@ def test_the_card_says_what_the_run_folder_says(tmp_path):
     scores = {(result.dataset_name, result.metric_type): result.metric_value for result in data.eval_results}
     assert scores["math, all problems", "pass@1"] == 0.75
     assert scores["math, hard problems", "pass@4"] == 1.0
+
+
+def test_a_checkpoint_has_no_word_of_what_came_after_it(tmp_path):
+    solved = {0: (1, 0), 2: (2, 1), 4: (4, 2)}
+    text = written(tmp_path, replace(FACTS, update=2), solved=solved)
+    for said in (
+        "| Updates | <code>2 of the 4 of the run</code> |",
+        "| pass@1, <code>easy</code> | 25.0% | 50.0% |",
+        "after 0 and 2 updates",
+        "0.200 over the first 1 updates, 0.300 over the last 1",
+    ):
+        assert said in text, said
+    assert "cost" not in text
 
 
 def test_a_run_without_judge_has_no_word_of_one(tmp_path):
@@ -238,6 +254,7 @@ def test_examples_are_short_helped_and_misled(tmp_path):
     assert "misled" in find_examples(tmp_path, 2)[1].title
     assert [example.record.prompt for example in find_examples(tmp_path, 1)] == ["short"]
     assert find_examples(tmp_path, 0) == []
+    assert [example.record.update for example in find_examples(tmp_path, until=1)] == [1]
 
 
 def test_without_rescued_rollouts_any_intervention_is_shown(tmp_path):

@@ -7,7 +7,7 @@ not known is left out, or said to be unknown. Text from settings and from models
 import html
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class ModelFacts:
         license (`str`, *optional*): Of the trained model, as the hub names it.
         judge_license (`str`, *optional*): Of the judge model.
         dataset (`str`, *optional*): Hub id of the training data, where the settings do not name it.
+        update (`int`, *optional*): The last update that made this model, where it is a checkpoint; what came after is
+            not told. By default that of the run.
         examples (`int`, *optional*, defaults to 3): Rollouts to show.
         tags (`tuple[str, ...]`, *optional*): Of the hub, besides ours.
     """
@@ -56,6 +58,7 @@ class ModelFacts:
     license: str | None = None
     judge_license: str | None = None
     dataset: str | None = None
+    update: int | None = None
     examples: int = 3
     tags: tuple[str, ...] = ()
 
@@ -75,10 +78,13 @@ def model_card(folder: str | Path, facts: ModelFacts) -> str:
         run = read_run(folder)
     except DataError:  # nothing was logged yet
         run = Run(folder, {}, ())
+    whole = run.num_updates
+    if facts.update is not None:
+        run = replace(run, metrics=tuple(line for line in run.metrics if line["update"] <= facts.update))
     sections = [
         *_introduction(run, facts),
         *_use(facts),
-        *_training(run),
+        *_training(run, whole),
         *_judge(run, facts),
         *_data(run),
         *_results(run, facts),
@@ -154,7 +160,7 @@ def _use(facts: ModelFacts) -> Iterator[str]:
     yield "```python\n" + "\n".join(code_lines) + "\n```"
 
 
-def _training(run: Run) -> Iterator[str]:
+def _training(run: Run, whole: int) -> Iterator[str]:
     settings = run.settings
     if not settings:
         return
@@ -162,7 +168,8 @@ def _training(run: Run) -> Iterator[str]:
     rows: list[tuple[str, Any]] = [("Method", run.method)]
     first = min(settings.get("intervention_updates") or 0, run.num_updates)
     phases = f", of which {first} with interventions, then GRPO" if run.switch else ""
-    rows.append(("Updates", f"{run.num_updates}{phases}"))
+    part = f" of the {whole} of the run" if run.num_updates < whole else ""
+    rows.append(("Updates", f"{run.num_updates}{part}{phases}"))
     group = f"{settings.get('num_control')} control"
     if _has_interventions(run):
         group += f" + {settings.get('num_intervened')} with interventions"
@@ -272,7 +279,7 @@ def _data(run: Run) -> Iterator[str]:
 
 def _final_scores(run: Run) -> list[tuple[EvalResult, EvalResult, str | None, int]]:
     """First and last evaluation by subset and k."""
-    results = run.evaluations
+    results = {update: result for update, result in run.evaluations.items() if update <= run.num_updates}
     if len(results) < 2:
         return []
     before, after = results[min(results)], results[max(results)]
@@ -300,6 +307,8 @@ def _results(run: Run, facts: ModelFacts) -> Iterator[str]:
         return
     yield "## Results"
     if scores:
+        updates = [update for update in run.evaluations if update <= run.num_updates]
+        first, last = updates[0], updates[-1]
         rows = []
         for before, after, subset, k in scores:
             error = after.standard_error(k, subset)
@@ -314,7 +323,7 @@ def _results(run: Run, facts: ModelFacts) -> Iterator[str]:
         problems, samples = len(scores[0][1].problems), min(p.samples for p in scores[0][1].problems)
         yield (
             f"The policy alone, without any judge, on the {problems} fixed problems of the evaluation, {samples} "
-            f"samples each, after {min(run.evaluations)} and {max(run.evaluations)} updates. The margin is a 95 % "
+            f"samples each, after {first} and {last} updates. The margin is a 95 % "
             "interval over problems."
         )
         yield _table(("", "before", "after"), rows)
@@ -343,7 +352,7 @@ def _commands(run: Run, facts: ModelFacts) -> Iterator[str]:
 
 
 def _examples(run: Run, facts: ModelFacts) -> Iterator[str]:
-    examples = find_examples(run.folder, facts.examples)
+    examples = find_examples(run.folder, facts.examples, facts.update)
     if not examples:
         return
     yield "## Interventions"

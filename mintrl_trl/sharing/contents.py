@@ -28,6 +28,7 @@ def card_of(
     license: str | None = None,
     judge_license: str | None = None,
     dataset: str | None = None,
+    update: int | None = None,
     examples: int = 3,
     tags: tuple[str, ...] = (),
 ) -> str:
@@ -35,7 +36,7 @@ def card_of(
 
     Args:
         run (`Path`): The run folder.
-        repo, adapter, dataset, examples, tags: As in [`ModelFacts`].
+        repo, adapter, dataset, update, examples, tags: As in [`ModelFacts`].
         base_model (`str`, *optional*): The model that training began with, where no recipe names it.
         licence_of (`Callable[[str], str | None]`): The licence of a model of the hub, if it can be known.
         license, judge_license (`str`, *optional*): Given by the user, and believed.
@@ -58,6 +59,7 @@ def card_of(
         license=known(license, base),
         judge_license=known(judge_license, judge),
         dataset=dataset,
+        update=update,
         examples=examples,
         tags=tags,
     )

@@ -35,13 +35,14 @@ class Example:
     record: RolloutRecord
 
 
-def find_examples(folder: str | Path, number: int = 3) -> list[Example]:
+def find_examples(folder: str | Path, number: int = 3, until: int | None = None) -> list[Example]:
     """Short rollouts that show what interventions do.
 
     Args:
         folder (`str` or `Path`): The run folder.
         number (`int`, *optional*, defaults to 3): At most so many, of different prompts where there are such. The last
             of several is one that was misled, where there is one.
+        until (`int`, *optional*): Of the updates up to this one. By default of all.
 
     Returns:
         `list[Example]`: Empty where the run has no interventions.
@@ -50,12 +51,12 @@ def find_examples(folder: str | Path, number: int = 3) -> list[Example]:
         return []
     try:
         with RolloutIndex(folder) as index:
-            helped = _shortest(index, RolloutFilter(rescued=True))
-            misled = _shortest(index, RolloutFilter(derailed=True))
+            helped = _shortest(index, RolloutFilter(rescued=True), until)
+            misled = _shortest(index, RolloutFilter(derailed=True), until)
             title = "An intervention that helped: every control rollout of this problem was wrong"
             if not helped:
                 title = "An intervention"
-                helped = _shortest(index, RolloutFilter(revised=True))
+                helped = _shortest(index, RolloutFilter(revised=True), until)
             failed = [
                 Example("An intervention that misled: every control rollout of this problem was right", record)
                 for record in misled[: number > 1]
@@ -65,9 +66,11 @@ def find_examples(folder: str | Path, number: int = 3) -> list[Example]:
         return []
 
 
-def _shortest(index: RolloutIndex, wanted: RolloutFilter) -> list[RolloutRecord]:
+def _shortest(index: RolloutIndex, wanted: RolloutFilter, until: int | None) -> list[RolloutRecord]:
     """The shortest rollouts that a judge wrote in: first of different prompts, then the others."""
-    found: Iterator[RolloutEntry] = (entry for entry in index.find(wanted) if entry.judge_tokens)
+    found: Iterator[RolloutEntry] = (
+        entry for entry in index.find(wanted) if entry.judge_tokens and (until is None or entry.update <= until)
+    )
     records = [index.read(entry) for entry in heapq.nsmallest(_CANDIDATES, found, key=lambda entry: entry.size)]
     first = {record.prompt: record for record in reversed(records)}
     return [record for record in records if first[record.prompt] is record]

@@ -5,7 +5,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ..checkpoints import last_good
+from ..checkpoints import last_good, read_checkpoint
 from ..errors import CheckpointError, ConfigError, DataError
 from ..reporting.plots import learning_curves
 from ..reporting.run_folder import RunFolder
@@ -54,7 +54,8 @@ def push_run(
     adapter = (source / ADAPTER).is_file()
     if merge and not adapter:
         raise ConfigError("merge", True, "unset for a model of all weights", "leave --merge out")
-    run = source.resolve().parent if is_checkpoint(source) else source
+    checkpoint = read_checkpoint(source) if is_checkpoint(source) else None
+    run = source if checkpoint is None else source.resolve().parent
     with suppress(DataError):  # nothing was logged
         learning_curves(RunFolder(run))
     card = card_of(
@@ -65,6 +66,7 @@ def push_run(
         licence_of=pusher.licence_of if stage is None else lambda model: None,
         license=license,
         judge_license=judge_license,
+        update=checkpoint.update if checkpoint is not None and checkpoint.update >= 0 else None,
         examples=examples,
     )
     if stage is not None:
