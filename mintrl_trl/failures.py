@@ -16,10 +16,14 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .batch_report import reduce_totals
 from .checkpoints import read_checkpoint
+from .errors import FailureLimitError
+from .objective.metrics import Totals, counter_totals
 from .processes import is_raised_by_all
 
 if TYPE_CHECKING:
     from .trainer import MInTRLTrainer
+
+UNFINISHED = "unfinished"  # marks the metrics of an update that the run stopped in
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +43,28 @@ def nothing_lost(trainer: "MInTRLTrainer") -> Iterator[None]:
         raise
 
 
+@contextmanager
+def abandoned_reviews(trainer: "MInTRLTrainer") -> Iterator[None]:
+    """Around a batch that is made: where it is given up, its reviews are counted but not held against the judge.
+
+    A run that goes on reviews those rollouts anew, and the judge may have been lost with the policy's server.
+    """
+    sampler = trainer.sampler
+    window, before = sampler.review_window, sampler.no_verdicts
+    try:
+        yield
+    except BaseException as error:
+        trainer.abandoned_no_verdicts = sampler.no_verdicts - before
+        sampler.review_window = [] if isinstance(error, FailureLimitError) else window
+        raise
+
+
 def _leave(trainer: "MInTRLTrainer", error: Exception) -> None:
     args, update = trainer.args, trainer.state.global_step
-    counts = reduce_totals(trainer.door_counters.gained())
+    abandoned = counter_totals({}, {f"judge/no_verdict/{why}": n for why, n in trainer.abandoned_no_verdicts.items()})
+    counts = reduce_totals(Totals.merge([trainer.door_counters.gained(), abandoned]))
     if counts:
-        trainer.log(counts)
+        trainer.log(counts | {UNFINISHED: 1.0})
     if args.save_strategy == "no":
         return
     path = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{update}"

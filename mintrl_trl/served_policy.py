@@ -151,7 +151,7 @@ class ServedPolicy:
         deadline = time.monotonic() + self.trainer.args.vllm_server_timeout
         while True:
             for generator in self._generators:
-                generator.control.wait_until_ready(max(deadline - time.monotonic(), 1.0))
+                generator.recovery.wait_until_ready(max(deadline - time.monotonic(), 1.0))
             try:
                 return self._sync.sync(version, weights)
             except ServerError as fault:

@@ -1,5 +1,6 @@
 """Runs that cannot go on: what they leave, what they say, and that nothing learned is lost."""
 
+import json
 import os
 import subprocess
 import sys
@@ -162,6 +163,21 @@ def test_a_judge_that_is_down_stops_the_run_at_the_limit(tmp_path, reason, error
         trainer.train()
     assert type(caught.value) is error
     assert f"checkpoint-{trainer.state.global_step}" in caught.value.__notes__[-1]
+
+
+def test_a_judge_that_was_lost_with_the_server_is_not_held_against_the_run_that_goes_on(tmp_path):
+    """Its failures are counted in the line of the unfinished update; the window is that of the last finished one."""
+    generator = FailsAt(streams_of(1, tmp_path / "counted", judge=AlwaysKeep(), **SAVING) + 6, ServerLostError("gone"))
+    judge = Silent(after=0)
+    trainer = make_trainer(tmp_path / "lost", generator=generator, judge=judge, no_verdict_limit=1.0, **SAVING)
+    with pytest.raises(ServerLostError):
+        trainer.train()
+    (windows,) = json.loads((tmp_path / "lost" / "checkpoint-1" / "mintrl_state.json").read_text())["review_windows"]
+    finished, unfinished = RunFolder(tmp_path / "lost").metrics()
+    assert windows == ["connection"] * int(finished["judge/no_verdict/connection"])
+    assert "unfinished" not in finished
+    assert (unfinished["unfinished"], unfinished["update"]) == (1, 1)
+    assert unfinished["judge/no_verdict/connection"] == judge.reviews - len(windows) > 0
 
 
 def test_a_run_may_go_on_while_the_judge_is_down(tmp_path):

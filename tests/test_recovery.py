@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from mintrl_trl.errors import GenerationError
+from mintrl_trl.errors import GenerationError, ServerLostError
 from mintrl_trl.generation import recovery as module
 from mintrl_trl.generation.recovery import Recovery
+from mintrl_trl.generation.server import ServerControl
 from mintrl_trl.generation.vllm import VLLMGenerator
 from mintrl_trl.generation.weight_sync import CheckpointSync, LoRASync
 
@@ -136,6 +137,21 @@ def test_a_server_that_is_down_is_waited_for(server, tmp_path):
     server.faults["/weight_info"].extend([Status(503, "starting")] * 2)
     server.faults[HEALTH].extend([Status(503, "loading the model")] * 2)
     assert collect(policy, [2]) == [1, 0]
+
+
+def test_a_wait_is_counted_by_its_kind_and_its_seconds_in_vain_too(server, tmp_path):
+    policy = synced(server, tmp_path)
+    policy.recovery.wait_until_ready(0.3)
+    assert (policy.recovery.faults, policy.recovery.seconds_lost) == ({}, 0)
+    nobody = ServerControl("http://127.0.0.1:1")
+    policy.recovery = Recovery(nobody, lambda: nobody.call("GET", "/weight_info", seconds=0.1), wait_seconds=0.2)
+    with pytest.raises(ServerLostError):
+        policy.recovery.wait_until_ready(0.2)
+    with pytest.raises(ServerLostError):
+        collect(policy, [2])
+    counted = policy.counters()
+    assert counted["server/fault/refused"] == 2
+    assert 0.4 <= counted["server/seconds_lost"] < 4
 
 
 def test_a_server_that_stays_away_is_an_error_at_the_limit(server, tmp_path):

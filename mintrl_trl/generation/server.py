@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -178,8 +179,18 @@ class ServerControl:
         except ValueError:
             return text
 
-    def wait_until_ready(self, seconds: float, given_up: threading.Event | None = None) -> None:
+    def wait_until_ready(
+        self,
+        seconds: float,
+        given_up: threading.Event | None = None,
+        on_fault: Callable[[ServerError], None] = lambda fault: None,
+    ) -> None:
         """Wait until the server says that it is healthy, `seconds` at most, or until `given_up` is set.
+
+        Args:
+            seconds (`float`): How long.
+            given_up (`threading.Event`, *optional*): Once it is set, nobody waits for the server any more.
+            on_fault (`Callable[[ServerError], None]`, *optional*): Told the first fault that makes it wait.
 
         Raises:
             ServerLostError: Not within `seconds`; names the last answer.
@@ -190,11 +201,15 @@ class ServerControl:
         while True:
             try:
                 self.call("GET", "/health", seconds=min(CONNECT_SECONDS, deadline - time.monotonic()))
+                if told:
+                    logger.info("%s is up.", self.root)
                 return
             except ServerError as fault:
                 left = deadline - time.monotonic()
                 if not fault.retryable:
                     raise
+                if not told:
+                    on_fault(fault)
                 if left <= 0 or given_up.is_set():
                     message = f"{self.root} was not ready within {seconds:.4g} s. Last answer: {fault}"
                     raise ServerLostError(message) from fault

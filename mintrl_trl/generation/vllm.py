@@ -146,11 +146,14 @@ class VLLMGenerator:
 
     def counters(self) -> dict[str, float]:
         """By metric name: requests repeated before their first token, streams that went on after a break, each kind of
-        fault, how often the server got its weights back, and how long it was waited for. The numbers only grow.
+        fault, of waits too, how often the server got its weights back, how long it was waited for. They only grow.
         """
         recovery = self.recovery
         restored, seconds_lost = (0, 0.0) if recovery is None else (recovery.restored, recovery.seconds_lost)
-        counted = dict(self._counted) | {"restored": restored, "seconds_lost": seconds_lost}
+        counted = Counter(self._counted)
+        if recovery is not None:
+            counted.update({f"fault/{kind}": number for kind, number in recovery.faults.items()})
+        counted.update(restored=restored, seconds_lost=seconds_lost)
         return {f"server/{name}": float(number) for name, number in counted.items()}
 
     def verify(self, *, max_prompt_length: int, max_completion_length: int, wait_seconds: float = 240.0) -> None:

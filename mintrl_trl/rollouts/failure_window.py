@@ -30,10 +30,11 @@ class FailureWindow:
 
     Attributes:
         paused (`int`): How often reviews were paused.
+        no_verdicts (`Counter[str]`): All reviews without verdict, by reason.
     """
 
     def __init__(self, limit: float, size: int, *, pauses: bool):
-        self.paused = 0
+        self.paused, self.no_verdicts = 0, Counter[str]()
         self._limit, self._pauses = limit, pauses
         self._reasons: deque[str | None] = deque(maxlen=size)  # reason of each review; None: a verdict
         self._failures = 0  # reasons in the window
@@ -64,6 +65,8 @@ class FailureWindow:
                 answer. The window starts anew.
             FailureLimitError: The same, where it did answer.
         """
+        if failure is not None:
+            self.no_verdicts[failure.reason] += 1
         if self._pause_seconds:
             self._count_on_trial(failure)
             return
