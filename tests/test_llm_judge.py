@@ -227,6 +227,19 @@ def test_transport_faults_are_repeated_with_growing_capped_pauses(error, reason)
     assert pauses[-1] == LONGEST_PAUSE_SECONDS
 
 
+@pytest.mark.parametrize(("reason", "waits"), [("connection", 2), ("server_error", 0)])
+def test_a_server_that_somebody_else_waits_for_is_waited_for(reason, waits):
+    judge, _ = judge_of(ChatFault(reason), ChatFault(reason), ChatReply(KEEP_TEXT))
+    waited = []
+
+    async def wait():
+        waited.append(0)
+
+    judge.wait_for_server = wait
+    assert review(judge) == KEEP
+    assert len(waited) == waits
+
+
 def test_no_retries_where_none_are_wanted():
     judge, chat = judge_of(ChatFault("server_error"), max_retries=0)
     assert no_verdict(review, judge).reason == "server_error"

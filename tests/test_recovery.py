@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
 from mintrl_trl.errors import GenerationError, ServerLostError
 from mintrl_trl.generation import recovery as module
-from mintrl_trl.generation.recovery import Recovery
-from mintrl_trl.generation.server import ServerControl
+from mintrl_trl.generation.recovery import Recovery, first_ready
+from mintrl_trl.generation.server import ServerControl, ServerError
 from mintrl_trl.generation.vllm import VLLMGenerator
 from mintrl_trl.generation.weight_sync import CheckpointSync, LoRASync
 
@@ -196,3 +197,22 @@ def test_nobody_goes_on_waiting_for_a_server_once_the_rollouts_are_cancelled(ser
     started = time.monotonic()
     asyncio.run(run())  # joins the threads of its loop
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("back", [[False, True], [False, False]])
+def test_of_several_servers_the_first_that_is_back_will_do(back):
+    """A judge on the policy's servers waits for them as the policy does, and no longer."""
+    away = ServerError("nobody there", retryable=True, kind="refused")
+
+    def restore(is_back):
+        if not is_back:
+            raise away
+        return False
+
+    nobody = ServerControl("http://127.0.0.1:1")
+    waits = [Recovery(nobody, partial(restore, one), wait_seconds=0.1) for one in back]
+    if any(back):
+        asyncio.run(first_ready(waits))
+    else:
+        with pytest.raises(ServerLostError):
+            asyncio.run(first_ready(waits))

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mintrl_trl.errors import FailureLimitError, JudgeError, NoVerdict
+from mintrl_trl.errors import FailureLimitError, JudgeError, NoVerdict, ServerLostError
 from mintrl_trl.rollouts.doors import KEEP, Correction, Revise
 from mintrl_trl.rollouts.loop import BackgroundLoop
 from mintrl_trl.rollouts.rollout import Author, Decision, Span
@@ -184,9 +184,10 @@ def test_the_window_forgets(loop):
 # Fatal answers
 
 
-def test_judge_error_stops_the_run(loop):
-    with pytest.raises(JudgeError, match="no such model"):
-        sample(loop, counting(), ScriptedJudge([JudgeError("no such model")]))
+@pytest.mark.parametrize("error", [JudgeError("no such model"), ServerLostError("the policy's own server is gone")])
+def test_judge_error_stops_the_run(loop, error):
+    with pytest.raises(type(error), match=str(error)):
+        sample(loop, counting(), ScriptedJudge([error]))
 
 
 def test_a_judge_that_is_not_async_stops_the_run(loop):

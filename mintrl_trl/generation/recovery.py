@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..errors import ServerLostError
@@ -121,3 +121,24 @@ class Recovery:
                     raise ServerLostError(message) from fault
             given_up.wait(_PAUSE_SECONDS)
             self._control.wait_until_ready(max(deadline - time.monotonic(), _PAUSE_SECONDS), given_up)
+
+
+async def first_ready(recoveries: Sequence[Recovery]) -> None:
+    """Return once one of several servers, none of which could be reached, may be asked again.
+
+    Raises:
+        ServerLostError: One of them was waited for in vain, and none was back before.
+        GenerationError: It cannot have its weights back.
+    """
+    for recovery in recoveries:
+        recovery.lost()
+    waits = [asyncio.ensure_future(recovery.ready()) for recovery in recoveries]
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in done:
+            if wait.exception() is None:
+                return
+        done.pop().result()
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -79,6 +79,8 @@ class LLMJudge:
     Attributes:
         account ([`Account`]): What it has cost.
         leaks (`int`): Corrections withheld because they gave the answer away.
+        wait_for_server (`Callable`, *optional*): Returns once an endpoint that could not be reached may be asked again.
+            Set by whoever waits for the same server anyway; what it raises ends the call.
 
     Raises:
         ConfigError: Neither or both of `base_url` and `chat`, or a value outside its range.
@@ -151,6 +153,7 @@ class LLMJudge:
         self.longest_text_tokens: int | None = None
         self.needs_logps = False
         self.leaks = 0
+        self.wait_for_server: Callable[[], Awaitable[None]] | None = None
         self._model, self._sleep, self._extra_body = model, sleep, dict(extra_body or {})
 
     def __repr__(self) -> str:
@@ -173,6 +176,12 @@ class LLMJudge:
     def weight_version(self) -> str:
         """Name of the model; empty where it is not known."""
         return getattr(self.chat, "model", None) or self._model or ""
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Addresses of its endpoints, where it is asked at any."""
+        chats = getattr(self.chat, "chats", (self.chat,))
+        return tuple(chat.base_url for chat in chats if isinstance(chat, OpenAIChat))
 
     @property
     def exhausted(self) -> bool:
@@ -359,6 +368,8 @@ class LLMJudge:
             if retries == self.max_retries:
                 raise NoVerdict(fault.reason, f"{fault.detail} (after {retries + 1} requests)") from fault
             await self._sleep(_pause_seconds(retries, fault, seed))
+            if fault.reason == "connection" and self.wait_for_server is not None:
+                await self.wait_for_server()
             self.account.add(role, Usage(retries=1))
 
     def _fault(self, error: Exception) -> ChatFault:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import FailureLimitError, JudgeError, NoVerdict
+from ..errors import FailureLimitError, JudgeError, NoVerdict, ServerLostError
 from .doors import Correction, Judge, Keep, Revise, TokenText, Verdict, Vocabulary
 from .failure_window import FailureWindow
 from .places import Places
@@ -111,7 +111,7 @@ class Reviewer:
                     raise JudgeError("the judge's `review` and `intervene` must be coroutine functions (`async def`)")
                 async with asyncio.timeout(self._timeout_seconds) as limit:
                     value = check(await awaitable)
-        except (JudgeError, FailureLimitError):
+        except (JudgeError, FailureLimitError, ServerLostError):  # the last: the policy's server, which it shares
             raise
         except asyncio.CancelledError:
             value = NoVerdict("cancelled", "something inside the judge was cancelled")
