@@ -310,9 +310,11 @@ def _check_weights(path: Path) -> None:
 
 
 def _loaded(kind: Any, name: str, **options: Any) -> Any:
+    from safetensors import SafetensorError
+
     try:
         return kind.from_pretrained(name, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         why = str(error).strip().partition("\n")[0]
         raise ConfigError("model", name, f"a folder or hub id that loads ({why})", "correct the path or id") from error
 

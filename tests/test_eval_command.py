@@ -116,6 +116,37 @@ def test_two_models_are_compared_with_the_first(stored, capsys):
     assert re.search(r"other\s+. chains\s+.\s+\+0\.0 \[", out)
 
 
+def test_one_model_under_two_settings(stored, capsys):
+    """Two folders of one label are two rows, named by the folders, and what differs is said."""
+    shutil.copytree("evaluations", "cold[/b]")
+    header = SampleFolder("cold[/b]/chains_base/chains").path / "evaluation.json"
+    header.write_text(header.read_text().replace('"temperature": 1.0', '"temperature": 0.5'))
+    assert main(["eval", "evaluations", "cold[/b]", "--json", "table.json"]) == 0
+    out, _ = capsys.readouterr()
+    assert "temperature (1.0 for chains_base (evaluations), 0.5 for chains_base (cold[/b]))" in out
+    assert "Samples and scores: evaluations, cold[/b]." in out
+    labels = {cell["model"] for cell in json.loads(Path("table.json").read_text())["cells"]}
+    assert labels == {"chains_base (evaluations)", "chains_base (cold[/b])"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluations", "evaluations"], "each model once"),
+        (["evaluations", "--samples", "0"], "`--samples` is 0"),
+        (["evaluations", "--samples", "-1"], "`--samples` is -1"),
+        (["evaluations", "--samples", "3"], "continue the evaluation"),
+        (["twice"], "one folder of what chains_base wrote on chains"),
+    ],
+)
+def test_stored_samples_that_make_no_table(stored, capsys, words, message):
+    for name in "ab":
+        shutil.copytree("evaluations/chains_base", f"twice/{name}")
+    assert main(["eval", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True), err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -146,11 +177,19 @@ def test_other_settings_are_refused(stored, capsys, flags, message):
         ([BASE, *CHAINS, "--base-url", "http://x", "--dtype", "float32"], "`--dtype` is 'float32'. Allowed: unset"),
         ([BASE, *CHAINS, "--max-completion-length", "9999"], "`--max-completion-length` is 9999. Allowed: at most"),
         ([BASE, *CHAINS, "--json", "none/table.json"], "`--json` is 'none/table.json'"),
+        ([BASE, *CHAINS, "--json", "."], "`--json` is '.'"),
+        ([BASE, *CHAINS, "--out", "/dev/null/x"], "a folder that can be written"),
+        ([BASE, "--benchmarks", "rows.jsonl"], "one whose tokenizer has a chat template"),
+        ([BASE, "--benchmarks", ".jsonl"], "a file whose name does not begin with a dot"),
+        ([BASE, "--benchmarks", "held-out.jsonl"], "a file of another name"),
+        ([BASE, "--benchmarks", "rows.jsonl", "--held-out", "rows.jsonl"], "not among --benchmarks"),
         ([BASE, *CHAINS, "--rescore"], "Allowed: a model whose samples are in evaluations"),
     ],
 )
 def test_mistakes_are_told_before_a_model_is_loaded(capsys, monkeypatch, words, message):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", None)
+    for name in ("rows.jsonl", ".jsonl", "held-out.jsonl"):
+        Path(name).write_text('{"problem": "1+1?", "answer": "2"}\n')
     assert main(["eval", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -35,14 +35,28 @@ def evaluations(tmp_path):
 
 
 def test_a_domain_is_averaged_over_its_benchmarks_and_not_over_problems(evaluations):
-    curves = domain_curves(read_evaluations([f"MInTRL-Const={evaluations / 'a'}", f"GRPO={evaluations / 'b'}"]), "math")
-    assert [curve.group for curve in curves] == ["GRPO", "MInTRL-Const"]
+    (curve,) = domain_curves(read_evaluations([f"MInTRL-Const={evaluations / 'a'}"]), "math")
     # aime: 1/2 at both k; gsm8k: 1/2 at k=1, 1 at k=2
-    assert [(point.x, point.value) for point in curves[1].points] == [(1.0, 0.5), (2.0, 0.75)]
-    assert [point.value for point in curves[0].points] == [0.75, 1.0]
-    assert all(point.low <= point.value <= point.high for curve in curves for point in curve.points)
-    assert curves[1].quantity == "Pass@k, math (aime, gsm8k)"
+    assert [(point.x, point.value) for point in curve.points] == [(1.0, 0.5), (2.0, 0.75)]
+    assert all(point.low <= point.value <= point.high for point in curve.points)
+    assert curve.quantity == "Pass@k, math (aime, gsm8k)"
     assert domain_curves(read_evaluations([str(evaluations)]), "code") == []
+
+
+def test_models_are_compared_on_what_all_of_them_have(evaluations):
+    models = read_evaluations([f"MInTRL-Const={evaluations / 'a'}", f"GRPO={evaluations / 'b'}"])
+    curves = domain_curves(models, "math")
+    assert [curve.group for curve in curves] == ["GRPO", "MInTRL-Const"]
+    assert [[point.value for point in curve.points] for curve in curves] == [[0.75, 1.0], [0.5, 0.5]]
+    assert {curve.quantity for curve in curves} == {"Pass@k, math (aime)"}
+
+
+def test_unlike_problems_are_not_compared(evaluations):
+    write_evaluation(evaluations / "c", "c", "aime", (1, 2, 0))
+    sources = read_sources([f"GRPO={evaluations / 'b'}", str(evaluations / "c")])
+    drawn = draw_figures(sources, evaluations / "out", ["4a", "5"])
+    assert [one.files for one in drawn] == [(), ()]
+    assert all("c/aime: `problems` is" in one.note for one in drawn)
 
 
 def test_the_small_world_has_a_panel_for_each_subset(tmp_path):
@@ -72,7 +86,9 @@ def test_keywords_are_counted_on_all_samples(evaluations):
     baseline, shifts = keyword_shifts(responses_of((), models))
     assert baseline == "GRPO"
     found = {shift.keyword: shift for shift in shifts if shift.group == "ours"}
-    assert (found["wait"].shift, found["use"].shift, found["use"].responses) == (-0.5, 0.5, 12)
+    assert (found["wait"].shift, found["use"].shift, found["use"].responses) == (-0.5, 0.5, 4), (
+        "on aime, which both have"
+    )
     assert not [shift for shift in shifts if shift.group == "c"], "the small world has no words"
 
 

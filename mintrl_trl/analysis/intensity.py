@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from ..errors import DataError
+from .passes import check_same_problems
 from .runs import Group, Run
 
 
@@ -49,9 +50,11 @@ def intensities(groups: Sequence[Group], baseline: str | None = None, subset: st
 
     Raises:
         DataError: `baseline` names no group with evaluations.
+        UnlikeProblemsError: Runs were evaluated on unlike problems.
     """
     scores = {group.name: [_score(run, subset) for run in group.runs] for group in groups}
     scores = {name: own for name, own in scores.items() if None not in own}
+    check_same_problems([group for group in groups if group.name in scores])
     if baseline is not None and baseline not in scores:
         fix = "name a group as the legend does"
         raise DataError("groups", "baseline", baseline, f"one of {', '.join(scores) or 'none'}", fix)
@@ -85,10 +88,10 @@ def intensities(groups: Sequence[Group], baseline: str | None = None, subset: st
 
 
 def _score(run: Run, subset: str | None) -> float | None:
-    if not run.evaluations:
+    result = run.last_evaluation
+    if result is None or (subset is not None and subset not in result.subsets):
         return None
-    result = run.evaluations[max(run.evaluations)]
-    return result.pass_at(1, subset) if subset is None or subset in result.subsets else None
+    return result.pass_at(1, subset)
 
 
 def _shares(group: Group) -> list[float]:

@@ -293,6 +293,8 @@ def _file(path: Path, limit: int | None) -> LoadedBenchmark:
     domain = "code" if any("tests" in row for row in first_rows(path)) else "math"
     rows = load_rows(path, task=domain, limit=limit)
     name = path.name.partition(".")[0]
+    if not name:
+        raise ConfigError("benchmark", str(path), "a file whose name does not begin with a dot", "rename it")
     return _checked(name, name, domain, rows, str(path), ())
 
 

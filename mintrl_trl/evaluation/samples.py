@@ -123,7 +123,8 @@ class SampleFolder:
             `dict[str, Any]`: The header that holds now.
 
         Raises:
-            ConfigError: Other settings than those of the samples here; names each that differs, with both values.
+            ConfigError: Other settings than those of the samples here; names each that differs, with both values. Or
+                the folder cannot be written.
         """
         wanted = {"format": FORMAT, **json.loads(json.dumps(settings))}
         header = self.header()
@@ -138,8 +139,12 @@ class SampleFolder:
                 allowed = f"a folder of samples under the same settings; it differs in {'; '.join(differing)}"
                 raise ConfigError("out", str(self.path), allowed, "name another folder, or use the settings it has")
             header |= {"samples": max(header["samples"], wanted["samples"])}
-        self.path.mkdir(parents=True, exist_ok=True)
-        _replace(self.path / HEADER, json.dumps(header, indent=2) + "\n")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _replace(self.path / HEADER, json.dumps(header, indent=2) + "\n")
+        except OSError as error:
+            allowed = f"a folder that can be written ({error.strerror})"
+            raise ConfigError("out", str(self.path), allowed, "make room, or name another folder") from error
         self._cut_torn_line(SAMPLES)
         self._cut_torn_line(SCORES)
         return header
@@ -226,17 +231,25 @@ class SampleFolder:
             file.truncate(end)
 
 
-def differences(there: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def stored_folders(path: str | Path) -> list[SampleFolder]:
+    """Folders of samples at `path`: itself, or those of one model, or of several models; none if it is not there."""
+    found = next((some for depth in ("", "*/", "*/*/") if (some := sorted(Path(path).glob(f"{depth}{HEADER}")))), [])
+    return [SampleFolder(header.parent) for header in found]
+
+
+def differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], there: str = "there", now: str = "now", prefix: str = ""
+) -> list[str]:
     """Settings that two headers do not share, in words: `sampling.seed (0 there, 1 now)`."""
     found = []
-    for name in sorted(there.keys() | now.keys()):
+    for name in sorted(first.keys() | second.keys()):
         if not prefix and name in FREE_SETTINGS:
             continue
-        old, new = there.get(name), now.get(name)
+        old, new = first.get(name), second.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{prefix}{name}.")
+            found += differences(old, new, there, now, f"{prefix}{name}.")
         elif old != new:
-            found.append(f"{prefix}{name} ({json.dumps(old)} there, {json.dumps(new)} now)")
+            found.append(f"{prefix}{name} ({json.dumps(old)} {there}, {json.dumps(new)} {now})")
     return found
 
 

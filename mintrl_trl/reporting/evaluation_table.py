@@ -32,6 +32,8 @@ def print_table(table: Table, console: Console) -> None:
     for choice in table.choices:
         line = Text(f"{choice.run}, {choice.domain}: {_RULES[choice.rule]}: ").append(choice.model, "bold")
         console.print(line.append(": ").append(_shown(choice.average)), soft_wrap=True)
+    for note in table.notes:
+        console.print(Text(f"Note: {note}"), soft_wrap=True)
 
 
 def _print_scores(table: Table, domain: str, names: Sequence[str], models: Sequence[str], console: Console) -> None:
