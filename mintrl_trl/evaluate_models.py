@@ -82,6 +82,9 @@ class EvalSettings:
             raise ConfigError("temperature", self.temperature, "0 or more", "use the paper's 1.0")
         if not 0 < self.top_p <= 1:
             raise ConfigError("top_p", self.top_p, "more than 0, at most 1", "use the paper's 1.0")
+        if self.temperature == 0 and self.base_url and self.samples > 1:
+            allowed = "1 at temperature 0, where all samples of a problem are the same"
+            raise ConfigError("samples", self.samples, allowed, "set it to 1")
         if self.dtype is not None and (self.dtype not in DTYPES or self.base_url):
             allowed = "unset where a server computes" if self.base_url else " or ".join(DTYPES)
             raise ConfigError("dtype", self.dtype, allowed, "leave it out")
@@ -207,7 +210,7 @@ def read_stored(
     models: dict[str, Evaluated] = {}
     domains = {}
     for folder in folders:
-        header = folder.header()
+        header = folder.described()
         model, name = header["model"], header["benchmark"]
         domains[name] = header["domain"]
         one = models.setdefault(model["label"], Evaluated(model["label"], {}, model["run"], model["update"], {}))
@@ -216,7 +219,7 @@ def read_stored(
             raise ConfigError("model", one.label, allowed, "name one of the folders")
         if rescored_by is not None:
             benchmark = rescored_by[name]
-            if prompts_fingerprint(benchmark.rows) != header["prompts"]:
+            if prompts_fingerprint(benchmark.rows) != header.get("prompts"):
                 allowed = f"the problems that {folder.path} has samples of, with their ids and prompts"
                 raise ConfigError("benchmark", name, allowed, "name the file and the limit that were used then")
             with _locked(folder):

@@ -137,11 +137,16 @@ def test_one_model_under_two_settings(stored, capsys):
         (["evaluations", "--samples", "-1"], "`--samples` is -1"),
         (["evaluations", "--samples", "3"], "continue the evaluation"),
         (["twice"], "one folder of what chains_base wrote on chains"),
+        (["half"], "half/a/chains/evaluation.json: `domain, ids, model, subsets, label` is None"),
+        (["unknown", "--rescore"], "do not say where chains came from"),
     ],
 )
 def test_stored_samples_that_make_no_table(stored, capsys, words, message):
     for name in "ab":
         shutil.copytree("evaluations/chains_base", f"twice/{name}")
+    SampleFolder("half/a/chains").begin({"benchmark": "chains", "samples": 2})
+    header = {name: value for name, value in stored.header().items() if name != "origin"}
+    SampleFolder("unknown/a/chains").begin(header)
     assert main(["eval", *words]) == 2
     out, err = capsys.readouterr()
     assert (out, message in err) == ("", True), err
@@ -173,6 +178,10 @@ def test_other_settings_are_refused(stored, capsys, flags, message):
         ([BASE, *CHAINS, "--samples", "0"], "`--samples` is 0"),
         ([BASE, *CHAINS, "--top-p", "0.9"], "`--top-p` is 0.9. Allowed: 1 in process"),
         ([BASE, *CHAINS, "--temperature", "0"], "`--temperature` is 0.0. Allowed: above 0 in process"),
+        (
+            [BASE, *CHAINS, "--temperature", "0", "--base-url", "http://x"],
+            "`--samples` is 2. Allowed: 1 at temperature 0",
+        ),
         ([BASE, *CHAINS, "--served-name", "x"], "`--served-name` is 'x'. Allowed: unset without base_url"),
         ([BASE, *CHAINS, "--base-url", "http://x", "--dtype", "float32"], "`--dtype` is 'float32'. Allowed: unset"),
         ([BASE, *CHAINS, "--max-completion-length", "9999"], "`--max-completion-length` is 9999. Allowed: at most"),

@@ -1,6 +1,7 @@
 """Filling an evaluation's folder: what a sample is depends on its problem and number alone, whenever it is made."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 
 import pytest
@@ -184,6 +185,15 @@ def test_what_got_no_reward_is_counted_and_tried_again(tmp_path):
     assert count(folder, list(ROWS), 1).pass_at(1) == 1.0
     with pytest.raises(RewardError, match="1 rewards for 5 responses"):
         score(folder, ROWS, lambda prompts, **kwargs: [1.0], anew=True)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_no_reward(tmp_path, value):
+    folder = SampleFolder(tmp_path)
+    fill_with(folder, BySeed(), num_samples=1)
+    score(folder, ROWS, lambda prompts, **columns: [value] * len(prompts))
+    assert count(folder, list(ROWS), 1).per_sample("unscored") == 1
+    assert count(folder, list(ROWS), 1).pass_at(1) == 0
 
 
 def test_an_unfinished_folder_gives_no_numbers(tmp_path):

@@ -42,20 +42,20 @@ class ModelEvaluation:
         """
         found: dict[str, dict[str, EvalResult]] = {}
         for folder in self.folders:
-            header = folder.header()
+            header = folder.described()
             result = count(folder, header["ids"], header["samples"], header["subsets"])
             found.setdefault(header["domain"], {})[header["benchmark"]] = result
         return found
 
     def benchmarks(self, domains: Collection[str]) -> dict[str, SampleFolder]:
         """The folder of each benchmark of some domains."""
-        headers = [(folder.header(), folder) for folder in self.folders]
+        headers = [(folder.described(), folder) for folder in self.folders]
         return {header["benchmark"]: folder for header, folder in headers if header["domain"] in domains}
 
     def responses(self, benchmarks: Sequence[str]) -> Iterator[str]:
         """Text of every sample of some benchmarks."""
         for folder in self.folders:
-            if folder.header()["benchmark"] in benchmarks:
+            if folder.described()["benchmark"] in benchmarks:
                 yield from (sample.text for sample in folder.samples())
 
 
@@ -98,7 +98,7 @@ def read_evaluations(words: Iterable[str]) -> list[ModelEvaluation]:
         name, folder = split_name(word)
         by_label: dict[str, list[SampleFolder]] = {}
         for stored in stored_folders(folder):
-            by_label.setdefault(stored.header()["model"]["label"], []).append(stored)
+            by_label.setdefault(stored.described()["model"]["label"], []).append(stored)
         if name is not None and len(by_label) > 1:
             allowed = f"one model's folder; this one holds {', '.join(by_label)}"
             raise DataError(str(folder), "name", name, allowed, "name the folder below it")
@@ -111,5 +111,5 @@ def read_evaluations(words: Iterable[str]) -> list[ModelEvaluation]:
 
 
 def _problems(folder: SampleFolder) -> tuple[str | None, list[str]]:
-    header = folder.header()
+    header = folder.described()
     return header.get("prompts"), header["ids"]

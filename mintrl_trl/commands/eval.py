@@ -97,12 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write("What was finished is saved; the same command continues.\n")
         raise
     table = make_table(models, domains)
-    if arguments.json is not None:
-        arguments.json.write_text(table.as_json(), encoding="utf-8")
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 120)
     print_table(table, console)
+    if arguments.json is not None:
+        arguments.json.write_text(table.as_json(), encoding="utf-8")
     for note in notes:
         console.print(f"Note: {note}", markup=False, soft_wrap=True)
     words = (
@@ -218,7 +218,12 @@ def _benchmarks_of(folders: "Sequence[SampleFolder]", data: Path | None) -> "dic
     """The benchmarks that folders hold samples of, as they were named and limited then."""
     from ..evaluation.benchmarks import load_benchmark
 
-    origins = {header["benchmark"]: header["origin"] for folder in folders if (header := folder.header())}
+    headers = [folder.described() for folder in folders]
+    origins = {header["benchmark"]: header["origin"] for header in headers if "origin" in header}
+    unknown = [header["benchmark"] for header in headers if header["benchmark"] not in origins]
+    if unknown:
+        allowed = f"the benchmarks of the folders, which do not say where {', '.join(unknown)} came from"
+        raise ConfigError("benchmark", None, allowed, "name them")
     return {
         name: replace(load_benchmark(origin["benchmark"], data=data, limit=origin["limit"]), name=name)
         for name, origin in origins.items()

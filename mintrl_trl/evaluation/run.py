@@ -218,7 +218,6 @@ def _request(row: int, problem: EvalProblem) -> RolloutRequest:
 def _sample(problem: str, number: int, rollout: Rollout, vocabulary: Vocabulary) -> Sample:
     logps = [span.logps for span in rollout.spans]
     logp = None if any(some is None for some in logps) else math.fsum(value for some in logps for value in some)
-    logp = None if logp is None or not math.isfinite(logp) else logp
     text = str(decode(rollout.ids, vocabulary))
     return Sample(problem, number, rollout.ids, text, rollout.stop.value, logp)
 

@@ -26,6 +26,8 @@ FORMAT = 1
 # moved. Ids and subsets are the problems', which have a fingerprint.
 FREE_SETTINGS = frozenset({"samples", "versions", "origin", "ids", "subsets"})
 
+_DESCRIBES = frozenset({"model", "benchmark", "domain", "samples", "ids", "subsets"})
+
 Key = tuple[str, int]
 
 
@@ -104,7 +106,7 @@ class SampleFolder:
         path = self.path / HEADER
         try:
             header = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise DataError(str(path), "content", str(error), "JSON", "name another folder") from error
@@ -112,6 +114,22 @@ class SampleFolder:
             found = header.get("format") if isinstance(header, dict) else header
             raise DataError(str(path), "format", found, str(FORMAT), "evaluate into a new folder")
         return header
+
+    def described(self) -> dict[str, Any]:
+        """The header of a folder that holds one model's samples on one benchmark.
+
+        Raises:
+            DataError: There is none, or not all of it.
+        """
+        header = self.header() or {}
+        model = header.get("model")
+        lacking = sorted(_DESCRIBES - header.keys()) + (
+            [] if isinstance(model, dict) and "label" in model else ["label"]
+        )
+        if lacking:
+            fix = "restore the file, or evaluate into a new folder"
+            raise DataError(str(self.path / HEADER), ", ".join(lacking), None, "what `mintrl eval` writes", fix)
+        return header | {"model": {"run": "", "update": None} | model}
 
     def begin(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Write the header, or check that what is here was made under the same settings.
@@ -182,15 +200,18 @@ class SampleFolder:
             return
         path = self.path / name
         data = memoryview("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode("ascii"))
-        with open(path, "ab", buffering=0) as file:
-            start = file.tell()
-            try:
-                while data:
-                    data = data[file.write(data) :]
-            except OSError as error:  # a full disk: whole lines or nothing
-                file.truncate(start)
-                fix = "make room; the same command continues"
-                raise DataError(str(path), "file", error.strerror, "a disk that takes what is written", fix) from error
+        try:
+            with open(path, "ab", buffering=0) as file:
+                start = file.tell()
+                try:
+                    while data:
+                        data = data[file.write(data) :]
+                except OSError:  # a full disk: whole lines or nothing
+                    file.truncate(start)
+                    raise
+        except OSError as error:
+            fix = "make room; the same command continues"
+            raise DataError(str(path), "file", error.strerror, "a disk that takes what is written", fix) from error
 
     def _once(self, name: str, make) -> Iterator[Any]:
         seen: set[Key] = set()
