@@ -156,13 +156,13 @@ def draw_intensity(points: Sequence[Intensity], path: Path) -> None:
         axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0))
 
 
-def draw_support(table: SupportTable, path: Path, subset: str = "hard") -> None:
+def draw_support(table: SupportTable, path: Path) -> None:
     """Figure 2: the right solution's probability of every problem, before and after training.
 
     Left, a row of dots for each model, one dot a problem; right, before against after. Dashed: what a budget of samples
     shows. Probabilities below 1e-18 are drawn there.
     """
-    places = [index for index, problem in enumerate(table.problems) if problem.subset == subset]
+    places = [index for index, problem in enumerate(table.problems) if problem.subset == table.shown]
     rows = _support_rows(table, places)
     look = looks((name, method) for name, method, _ in rows)
     floor = max(_FLOOR, min(math.floor(min(own) / math.log(10)) for _, _, own in rows))
@@ -173,7 +173,7 @@ def draw_support(table: SupportTable, path: Path, subset: str = "hard") -> None:
         strips.set_yticks(range(len(rows)), [spelled(name) for name, _, _ in rows])
         strips.set_ylim(len(rows) - 0.4, -0.6)
         strips.grid(axis="y", visible=False)
-        strips.set_title(f"{len(places)} {subset} problems")
+        strips.set_title(f"{len(places)} {table.shown} problems")
         strips.set_xlabel("probability of all right results; bar: median")
         before = rows[0][2]
         for one in dict.fromkeys(one.group for one in table.after):

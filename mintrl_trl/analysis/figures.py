@@ -140,12 +140,12 @@ def _support(sources: Sources, output: Path, options: Options) -> Drawn:
     summary = output / "figure_2_summary.csv"
     summaries = summarize(table)
     write_table(summary, [asdict(one) for one in summaries])
-    note = "; ".join(_support_words(one, options.budget) for one in summaries if one.subset == "hard")
+    note = "; ".join(_support_words(one, options.budget) for one in summaries if one.subset == table.shown)
     return Drawn("2", (*files, summary), note)
 
 
 def _support_words(summary: SupportSummary, budget: int) -> str:
-    words = f"{summary.group}: {summary.solved:.4g} of {summary.problems} hard problems solved"
+    words = f"{summary.group}: {summary.solved:.4g} of {summary.problems} {summary.subset} problems solved"
     if summary.solved_beyond:
         words += f", {summary.solved_beyond:.4g} of them below 1/{budget} before (furthest {summary.furthest:.1e})"
     return f"{words}, smallest nu {summary.smallest_nu:.1e}"
