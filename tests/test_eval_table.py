@@ -131,10 +131,10 @@ def test_other_problems_are_refused_and_other_settings_are_said():
 
 
 def test_what_is_printed_has_an_interval_with_every_score():
-    better = model("be[b]tter", result(4, 4, 4), result(4, 4), result(4, 4, 4, 4))
+    better = model("be[b]\x1b[31mtter", result(4, 4, 4), result(4, 4), result(4, 4, 4, 4))
     text = shown(make_table([BASE, better], DOMAINS))
     assert "math: Pass@1 in %, with 95 % intervals over problems" in text
-    assert "be[b]tter" in text, "labels are no markup"
+    assert "be[b]\\x1b[31mtter" in text, "labels are neither markup nor control"
     code = mean_interval([0.25] * 4)
     assert f"25.0 [{100 * code.low:.1f}, {100 * code.high:.1f}]" in text
     assert "+75.0 [" in text
