@@ -130,6 +130,17 @@ def test_gain_is_measured_from_runs_without_interventions(tmp_path):
     assert [point.gain for point in intensities(groups, "GRPO", "hard")] == [0.25, 0.75]
 
 
+def test_what_mentor_mixes_is_no_review(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        grpo=(GRPO_SETTINGS, None, {4: (1, 1)}),
+        mentor=(SETTINGS | {"method": "mentor"}, with_share(0.2), {4: (4, 4)}),
+        ours=(SETTINGS, with_share(0.2), {4: (2, 2)}),
+    )
+    (point,) = intensities(groups)
+    assert (point.group, point.gain) == ("MInTRL-Const", 0.25), "against GRPO, not MENTOR"
+
+
 def test_gain_needs_a_baseline(tmp_path):
     groups = groups_of(tmp_path, a=(SETTINGS, with_share(0.04), {4: (4, 2)}))
     assert intensities(groups) == []

@@ -60,7 +60,7 @@ def intensities(groups: Sequence[Group], baseline: str | None = None, subset: st
         raise DataError("groups", "baseline", baseline, f"one of {', '.join(scores) or 'none'}", fix)
     if baseline is None:
         without = [group for group in groups if group.name in scores and not _shares(group)]
-        regression = [group for group in without if group.runs[0].settings.get("intervention_updates")]
+        regression = [group for group in without if group.runs[0].is_mintrl]
         named = [group.name for group in (*regression, *(g for g in without if g.method == "GRPO"))]
         if not named:
             return []
@@ -95,6 +95,6 @@ def _score(run: Run, subset: str | None) -> float | None:
 
 
 def _shares(group: Group) -> list[float]:
-    """The mean off-policy share of every run; empty where a run has no interventions."""
-    by_run = [[share for _, share in run.series("off_policy_share")] for run in group.runs]
+    """The mean off-policy share of every run; empty where a run has no interventions by reviews."""
+    by_run = [[share for _, share in run.series("off_policy_share")] if run.was_reviewed else [] for run in group.runs]
     return [fmean(shares) for shares in by_run] if all(any(shares) for shares in by_run) else []

@@ -62,6 +62,16 @@ class Run:
         return _ANCHORS.get(self.settings.get("anchor", ""), "run")
 
     @property
+    def is_mintrl(self) -> bool:
+        """Whether it trains by the regression of the paper, with reviews or without, and by no other method."""
+        return self.method not in _METHODS.values()
+
+    @property
+    def was_reviewed(self) -> bool:
+        """Whether a judge reviewed rollouts; what MENTOR mixes into them is no review."""
+        return self.is_mintrl and bool(self.series("off_policy_share"))
+
+    @property
     def num_updates(self) -> int:
         """The last update of which there is a line; 0 before the first."""
         return max((line["update"] for line in self.metrics), default=0)

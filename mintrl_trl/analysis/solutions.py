@@ -180,7 +180,7 @@ def measure_support(
     measure = partial(_measure, problems=problems, on_model=on_model)
     base = Likelihoods(BASE, BASE, "", *measure(base_folder))
     after = tuple(Likelihoods(group.name, group.method, run.folder.name, *measure(run.folder)) for group, run in chosen)
-    corrected = [run for _, run in chosen if run.series("off_policy_share")]
+    corrected = [run for _, run in chosen if run.was_reviewed]
     corrections = max((int(run.settings["max_reviews"]) for run in corrected), default=0)
     return SupportTable(problems, base, after, corrections, budget)
 
