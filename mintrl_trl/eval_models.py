@@ -159,6 +159,12 @@ def find_models(names: Sequence[str]) -> list[EvalModel]:
     return models
 
 
+def holds_models(name: str) -> bool:
+    """Whether a folder is one that [`find_models`] finds models in, whatever else lies there."""
+    path = Path(name)
+    return path.is_dir() and bool(plain_weights(path) or any(one.mark is not None for one in list_checkpoints(path)))
+
+
 @contextmanager
 def local_generator(
     model: EvalModel, *, temperature: float, max_batch: int, dtype: str | None = None, device: str | None = None

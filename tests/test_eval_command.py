@@ -74,6 +74,14 @@ def test_a_table_with_samples_behind_it(stored, capsys):
     assert (cells["chains"]["problems"], cells["chains"]["samples"]) == (4, 2)
 
 
+def test_a_model_that_holds_its_evaluations_is_still_a_model(tmp_path, capsys):
+    shutil.copytree(base_model_path(), tmp_path / "mine")
+    for samples in ("1", "2"):
+        assert main(["eval", "mine", *CHAINS[:-1], samples, "--out", "mine"]) == 0
+    assert len(content(SampleFolder("mine/mine/chains"))) == 8
+    assert main(["eval", "mine", "--rescore", "--out", "mine"]) == 0
+
+
 def test_nothing_is_sampled_twice(stored, monkeypatch):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", None)
     before = (stored.path / "samples.jsonl").read_bytes()

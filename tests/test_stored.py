@@ -8,6 +8,7 @@ from mintrl_trl.analysis.passes import domain_curves, domain_panels
 from mintrl_trl.analysis.stored import is_evaluation, read_evaluations
 from mintrl_trl.errors import DataError
 from mintrl_trl.evaluation.samples import Sample, SampleFolder, Score
+from tests.analyzed_runs import write_run
 
 
 def write_evaluation(folder, label, benchmark, solved, texts=("wait", "use it"), domain="math", subsets=None):
@@ -101,6 +102,12 @@ def test_evaluations_and_runs_stand_on_one_command_line(evaluations, tmp_path):
     assert drawn["5"].note.startswith("nothing to compare with")
     with pytest.raises(DataError, match="at least one run"):
         read_sources([])
+
+
+def test_a_run_that_holds_its_evaluations_is_still_a_run(tmp_path):
+    write_evaluation(write_run(tmp_path / "run") / "a", "a", "aime", (1,))
+    sources = read_sources([str(tmp_path / "run")])
+    assert (len(sources.groups), sources.models) == (1, ())
 
 
 def test_an_evaluation_that_is_not_complete_is_named(evaluations):

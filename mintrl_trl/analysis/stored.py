@@ -60,8 +60,9 @@ class ModelEvaluation:
 
 
 def is_evaluation(folder: str | Path) -> bool:
-    """Whether a folder holds what `mintrl eval` writes: a benchmark, a model with benchmarks, or several models."""
-    return bool(stored_folders(folder))
+    """Whether a folder holds what `mintrl eval` writes: a benchmark, a model with benchmarks, or several models. A run
+    folder is none, though it may have evaluations in it."""
+    return not (Path(folder) / "settings.json").is_file() and bool(stored_folders(folder))
 
 
 def shared_benchmarks(models: Sequence[ModelEvaluation], domains: Collection[str]) -> tuple[str, ...]:

@@ -118,11 +118,11 @@ def _measured(
 ) -> "tuple[list[Evaluated], dict[str, str], list[str], list[str]]":
     """What was measured of each model in the order they were named, domains by benchmark, notes on benchmarks, and the
     folders that it is in."""
-    from ..eval_models import find_models
+    from ..eval_models import find_models, holds_models
     from ..evaluate_models import EvalSettings, evaluate_models, read_stored
     from ..evaluation.samples import stored_folders
 
-    stored = {name: stored_folders(name) for name in arguments.models}
+    stored = {name: [] if holds_models(name) else stored_folders(name) for name in arguments.models}
     fresh = {name: find_models([name]) for name, folders in stored.items() if not folders}
     if arguments.rescore:  # models stand for what was measured of them
         for name, models in fresh.items():
