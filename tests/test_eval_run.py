@@ -203,7 +203,7 @@ def test_an_unfinished_folder_gives_no_numbers(tmp_path):
     with pytest.raises(DataError, match=r"10 samples.*20 scored samples, 4 of each of 5"):
         count(folder, list(ROWS), 4)
     folder.forget_scores()
-    with pytest.raises(DataError, match="0 samples.*`--rescore`"):
+    with pytest.raises(DataError, match=r"0 samples.*`--rescore`"):
         count(folder, list(ROWS), 2)
     with pytest.raises(DataError, match="`problem` is 'e'"):
         score(folder, {name: ROWS[name] for name in "abcd"}, exact_match)
