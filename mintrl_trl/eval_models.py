@@ -159,6 +159,12 @@ def find_models(names: Sequence[str]) -> list[EvalModel]:
     return models
 
 
+def holds_models(name: str) -> bool:
+    """Whether a folder is one that [`find_models`] finds models in, whatever else lies there."""
+    path = Path(name)
+    return path.is_dir() and bool(plain_weights(path) or any(one.mark is not None for one in list_checkpoints(path)))
+
+
 @contextmanager
 def local_generator(
     model: EvalModel,
@@ -320,9 +326,11 @@ def _check_weights(path: Path) -> None:
 
 
 def _loaded(kind: Any, name: str, **options: Any) -> Any:
+    from safetensors import SafetensorError
+
     try:
         return kind.from_pretrained(name, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         why = str(error).strip().partition("\n")[0]
         raise ConfigError("model", name, f"a folder or hub id that loads ({why})", "correct the path or id") from error
 

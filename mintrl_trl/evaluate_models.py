@@ -21,7 +21,7 @@ from .eval_models import DTYPES, EvalModel, Servers, default_device, default_dty
 from .evaluation.benchmarks import LoadedBenchmark
 from .evaluation.results import EvalProblem, EvalResult
 from .evaluation.run import count, fill, problems_fingerprint, prompts_fingerprint, score
-from .evaluation.samples import HEADER, SampleFolder
+from .evaluation.samples import SampleFolder
 from .evaluation.table import Evaluated
 from .reporting.folder_lock import FolderLock
 from .reporting.live import LiveProgress
@@ -82,6 +82,9 @@ class EvalSettings:
             raise ConfigError("temperature", self.temperature, "0 or more", "use the paper's 1.0")
         if not 0 < self.top_p <= 1:
             raise ConfigError("top_p", self.top_p, "more than 0, at most 1", "use the paper's 1.0")
+        if self.temperature == 0 and self.base_url and self.samples > 1:
+            allowed = "1 at temperature 0, where all samples of a problem are the same"
+            raise ConfigError("samples", self.samples, allowed, "set it to 1")
         if self.dtype is not None and (self.dtype not in DTYPES or self.base_url):
             allowed = "unset where a server computes" if self.base_url else " or ".join(DTYPES)
             raise ConfigError("dtype", self.dtype, allowed, "leave it out")
@@ -173,15 +176,10 @@ def evaluate_models(
             {job.benchmark.name: _count(job.folder, settings.samples) for job in jobs if job.model is model},
             model.run,
             model.update,
+            {job.benchmark.name: _conditions(job.folder.header()) for job in jobs if job.model is model},
         )
         for model in models
     ]
-
-
-def stored_folders(path: str | Path) -> list[SampleFolder]:
-    """Folders of samples in `path`, which holds those of one model or folders of several; none if it is not there."""
-    found = sorted(Path(path).glob(f"*/{HEADER}")) or sorted(Path(path).glob(f"*/*/{HEADER}"))
-    return [SampleFolder(header.parent) for header in found]
 
 
 def read_stored(
@@ -193,7 +191,7 @@ def read_stored(
     """What was measured before, without a model.
 
     Args:
-        folders (`Sequence[SampleFolder]`): From `stored_folders`.
+        folders (`Sequence[SampleFolder]`): From `evaluation.samples.stored_folders`.
         samples (`int`, *optional*): The first so many of each problem; by default all.
         console (`Console`): Where progress goes.
         rescored_by (`Mapping[str, LoadedBenchmark]`, *optional*): Score all samples again, by the rows of these, which
@@ -203,25 +201,31 @@ def read_stored(
         `tuple`: One [`Evaluated`] per model, oldest checkpoint first, and the domain of each benchmark.
 
     Raises:
-        ConfigError: A benchmark whose problems are not those that were sampled.
+        ConfigError: A benchmark whose problems are not those that were sampled, or that one model has two folders of;
+            no samples.
         DataError: A folder that is not complete.
     """
-    results: dict[str, dict[str, EvalResult]] = {}
-    models, domains = {}, {}
+    if samples is not None and samples < 1:
+        raise ConfigError("samples", samples, "1 or more", "leave it out to take all")
+    models: dict[str, Evaluated] = {}
+    domains = {}
     for folder in folders:
-        header = folder.header()
+        header = folder.described()
         model, name = header["model"], header["benchmark"]
         domains[name] = header["domain"]
+        one = models.setdefault(model["label"], Evaluated(model["label"], {}, model["run"], model["update"], {}))
+        if name in one.results:
+            allowed = f"one folder of what {one.label} wrote on {name}; {folder.path} is another"
+            raise ConfigError("model", one.label, allowed, "name one of the folders")
         if rescored_by is not None:
             benchmark = rescored_by[name]
-            if prompts_fingerprint(benchmark.rows) != header["prompts"]:
+            if prompts_fingerprint(benchmark.rows) != header.get("prompts"):
                 allowed = f"the problems that {folder.path} has samples of, with their ids and prompts"
                 raise ConfigError("benchmark", name, allowed, "name the file and the limit that were used then")
             with _locked(folder):
                 _score(folder, benchmark, console, anew=True)
-        own = results.setdefault(model["label"], {})
-        own[name] = _count(folder, samples or header["samples"])
-        models[model["label"]] = Evaluated(model["label"], own, model["run"], model["update"])
+        one.results[name] = _count(folder, header["samples"] if samples is None else samples)
+        one.conditions[name] = _conditions(header)
     found = sorted(models.values(), key=lambda model: (model.run, model.update or 0))
     return found, domains
 
@@ -332,6 +336,11 @@ def _score(folder: SampleFolder, benchmark: LoadedBenchmark, console: Console, *
         score(folder, {row["id"]: row for row in benchmark.rows}, benchmark.reward, anew=anew, on_progress=show)
 
 
+def _conditions(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be known of two evaluations that are compared: are the problems the same, and how was sampled?"""
+    return {"prompts": header.get("prompts"), "sampling": header.get("sampling", {})}
+
+
 def _count(folder: SampleFolder, samples: int) -> EvalResult:
     header = folder.header()
     return count(folder, header["ids"], samples, header["subsets"])
@@ -341,7 +350,11 @@ def _count(folder: SampleFolder, samples: int) -> EvalResult:
 def _locked(folder: SampleFolder) -> Iterator[None]:
     """Nobody else fills or scores the folder meanwhile."""
     lock = FolderLock(folder.path)
-    holder = lock.take()
+    try:
+        holder = lock.take()
+    except OSError as error:
+        allowed = f"a folder that can be written ({error.strerror})"
+        raise ConfigError("out", str(folder.path), allowed, "name another folder") from error
     if holder is not None:
         raise ConfigError("out", str(folder.path), f"a folder that nobody fills; {holder} does", "wait for its end")
     try:

@@ -79,6 +79,7 @@ def test_a_benchmark_of_two_files_needs_both(tmp_path):
     both = load_benchmark("livecodebench", data=tmp_path)
     assert [row["id"] for row in both.rows] == ["a", "b", "c"]
     assert both.notes == ("public tests alone, which wrong programs pass",)
+    assert load_benchmark("livecodebench", data=tmp_path, limit=1).notes[0] == "limited to 1 of its problems"
     assert [row["id"] for row in load_benchmark("livecodebench", data=tmp_path, limit=2).rows] == ["a", "b"]
 
 

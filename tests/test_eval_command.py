@@ -74,6 +74,14 @@ def test_a_table_with_samples_behind_it(stored, capsys):
     assert (cells["chains"]["problems"], cells["chains"]["samples"]) == (4, 2)
 
 
+def test_a_model_that_holds_its_evaluations_is_still_a_model(tmp_path, capsys):
+    shutil.copytree(base_model_path(), tmp_path / "mine")
+    for samples in ("1", "2"):
+        assert main(["eval", "mine", *CHAINS[:-1], samples, "--out", "mine"]) == 0
+    assert len(content(SampleFolder("mine/mine/chains"))) == 8
+    assert main(["eval", "mine", "--rescore", "--out", "mine"]) == 0
+
+
 def test_nothing_is_sampled_twice(stored, monkeypatch):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", None)
     before = (stored.path / "samples.jsonl").read_bytes()
@@ -116,6 +124,42 @@ def test_two_models_are_compared_with_the_first(stored, capsys):
     assert re.search(r"other\s+. chains\s+.\s+\+0\.0 \[", out)
 
 
+def test_one_model_under_two_settings(stored, capsys):
+    """Two folders of one label are two rows, named by the folders, and what differs is said."""
+    shutil.copytree("evaluations", "cold[/b]")
+    header = SampleFolder("cold[/b]/chains_base/chains").path / "evaluation.json"
+    header.write_text(header.read_text().replace('"temperature": 1.0', '"temperature": 0.5'))
+    assert main(["eval", "evaluations", "cold[/b]", "--json", "table.json"]) == 0
+    out, _ = capsys.readouterr()
+    assert "temperature (1.0 for chains_base (evaluations), 0.5 for chains_base (cold[/b]))" in out
+    assert "Samples and scores: evaluations, cold[/b]." in out
+    labels = {cell["model"] for cell in json.loads(Path("table.json").read_text())["cells"]}
+    assert labels == {"chains_base (evaluations)", "chains_base (cold[/b])"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluations", "evaluations"], "each model once"),
+        (["evaluations", "--samples", "0"], "`--samples` is 0"),
+        (["evaluations", "--samples", "-1"], "`--samples` is -1"),
+        (["evaluations", "--samples", "3"], "continue the evaluation"),
+        (["twice"], "one folder of what chains_base wrote on chains"),
+        (["half"], "half/a/chains/evaluation.json: `domain, ids, model, subsets, label` is None"),
+        (["unknown", "--rescore"], "do not say where chains came from"),
+    ],
+)
+def test_stored_samples_that_make_no_table(stored, capsys, words, message):
+    for name in "ab":
+        shutil.copytree("evaluations/chains_base", f"twice/{name}")
+    SampleFolder("half/a/chains").begin({"benchmark": "chains", "samples": 2})
+    header = {name: value for name, value in stored.header().items() if name != "origin"}
+    SampleFolder("unknown/a/chains").begin(header)
+    assert main(["eval", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True), err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -142,15 +186,27 @@ def test_other_settings_are_refused(stored, capsys, flags, message):
         ([BASE, *CHAINS, "--samples", "0"], "`--samples` is 0"),
         ([BASE, *CHAINS, "--top-p", "0.9"], "`--top-p` is 0.9. Allowed: 1 in process"),
         ([BASE, *CHAINS, "--temperature", "0"], "`--temperature` is 0.0. Allowed: above 0 in process"),
+        (
+            [BASE, *CHAINS, "--temperature", "0", "--base-url", "http://x"],
+            "`--samples` is 2. Allowed: 1 at temperature 0",
+        ),
         ([BASE, *CHAINS, "--served-name", "x"], "`--served-name` is 'x'. Allowed: unset without base_url"),
         ([BASE, *CHAINS, "--base-url", "http://x", "--dtype", "float32"], "`--dtype` is 'float32'. Allowed: unset"),
         ([BASE, *CHAINS, "--max-completion-length", "9999"], "`--max-completion-length` is 9999. Allowed: at most"),
         ([BASE, *CHAINS, "--json", "none/table.json"], "`--json` is 'none/table.json'"),
+        ([BASE, *CHAINS, "--json", "."], "`--json` is '.'"),
+        ([BASE, *CHAINS, "--out", "/dev/null/x"], "a folder that can be written"),
+        ([BASE, "--benchmarks", "rows.jsonl"], "one whose tokenizer has a chat template"),
+        ([BASE, "--benchmarks", ".jsonl"], "a file whose name does not begin with a dot"),
+        ([BASE, "--benchmarks", "held-out.jsonl"], "a file of another name"),
+        ([BASE, "--benchmarks", "rows.jsonl", "--held-out", "rows.jsonl"], "not among --benchmarks"),
         ([BASE, *CHAINS, "--rescore"], "Allowed: a model whose samples are in evaluations"),
     ],
 )
 def test_mistakes_are_told_before_a_model_is_loaded(capsys, monkeypatch, words, message):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", None)
+    for name in ("rows.jsonl", ".jsonl", "held-out.jsonl"):
+        Path(name).write_text('{"problem": "1+1?", "answer": "2"}\n')
     assert main(["eval", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -124,6 +124,15 @@ def test_an_adapter_runs_on_its_base_model(adapter):
     assert logps == pytest.approx([logits[place, token].item() for place, token in enumerate(ids[1:])], abs=1e-4)
 
 
+def test_weights_that_are_damaged_are_no_traceback(tmp_path):
+    copy_of_base(tmp_path / "cut")
+    with open(tmp_path / "cut" / "model.safetensors", "rb+") as file:
+        file.truncate(1000)
+    (model,) = find_models([str(tmp_path / "cut")])
+    with pytest.raises(ConfigError, match="that loads"), local_generator(model, temperature=1.0, max_batch=1):
+        pass
+
+
 def test_an_adapter_without_a_base(adapter, tmp_path):
     shutil.copytree(adapter[0], tmp_path / "lost")
     config = tmp_path / "lost" / "adapter_config.json"

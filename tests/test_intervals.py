@@ -154,6 +154,10 @@ def test_p_values_are_those_of_all_sign_flips():
         assert compare_means(first, second).p_value == pytest.approx(by_enumeration(first, second))
 
 
+def test_no_p_value_is_zero():
+    assert 0 < compare_means([0] * 1319, [1] * 1319).p_value < 1e-300
+
+
 def test_drawn_flips_agree_with_the_binomial_test():
     # 26 better, 10 worse, each by another amount near 1: too many sums to count. The sign test says 0.011.
     amounts = 0.9 + np.linspace(0, 0.1, 36)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,34 +88,41 @@ def run(arguments: argparse.Namespace) -> int:
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("mintrl_trl").setLevel(logging.INFO)
-    if arguments.json is not None and not arguments.json.parent.is_dir():
-        raise ConfigError("json", str(arguments.json), "a file in a folder that exists", "make the folder first")
+    if arguments.json is not None and (arguments.json.is_dir() or not arguments.json.parent.is_dir()):
+        fix = "name a file, and make its folder first"
+        raise ConfigError("json", str(arguments.json), "a file in a folder that exists", fix)
     try:
-        models, domains, notes = _measured(arguments, Console(stderr=True))
+        models, domains, notes, places = _measured(arguments, Console(stderr=True))
     except (KeyboardInterrupt, GenerationError):
         sys.stderr.write("What was finished is saved; the same command continues.\n")
         raise
     table = make_table(models, domains)
-    if arguments.json is not None:
-        arguments.json.write_text(table.as_json(), encoding="utf-8")
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 120)
     print_table(table, console)
+    if arguments.json is not None:
+        arguments.json.write_text(table.as_json(), encoding="utf-8")
     for note in notes:
         console.print(f"Note: {note}", markup=False, soft_wrap=True)
-    where = arguments.out if not arguments.rescore else ", ".join(arguments.models)
-    console.print(f"Samples and scores: {where}. The same command with more samples, models or benchmarks goes on.")
+    words = (
+        f"Samples and scores: {', '.join(places)}. The same command with more samples, models or benchmarks goes on."
+    )
+    console.print(words, markup=False, soft_wrap=True)
     sys.stdout.flush()
     return CLEAN
 
 
-def _measured(arguments: argparse.Namespace, console: "Console") -> "tuple[list[Evaluated], dict[str, str], list[str]]":
-    """What was measured of each model in the order they were named, domains by benchmark, and notes on benchmarks."""
-    from ..eval_models import find_models
-    from ..evaluate_models import EvalSettings, evaluate_models, read_stored, stored_folders
+def _measured(
+    arguments: argparse.Namespace, console: "Console"
+) -> "tuple[list[Evaluated], dict[str, str], list[str], list[str]]":
+    """What was measured of each model in the order they were named, domains by benchmark, notes on benchmarks, and the
+    folders that it is in."""
+    from ..eval_models import find_models, holds_models
+    from ..evaluate_models import EvalSettings, evaluate_models, read_stored
+    from ..evaluation.samples import stored_folders
 
-    stored = {name: stored_folders(name) for name in arguments.models}
+    stored = {name: [] if holds_models(name) else stored_folders(name) for name in arguments.models}
     fresh = {name: find_models([name]) for name, folders in stored.items() if not folders}
     if arguments.rescore:  # models stand for what was measured of them
         for name, models in fresh.items():
@@ -129,6 +137,9 @@ def _measured(arguments: argparse.Namespace, console: "Console") -> "tuple[list[
     if arguments.rescore:
         chosen = chosen or _benchmarks_of([folder for folders in stored.values() for folder in folders], arguments.data)
         again = {benchmark.name: benchmark for benchmark in chosen.values()}
+    kept = {
+        name: read_stored(folders, arguments.samples, console, again) for name, folders in stored.items()
+    }  # before anything is sampled: it may be refused
     if fresh:
         if not chosen:
             fix = "write --benchmarks math --data FOLDER"
@@ -139,11 +150,26 @@ def _measured(arguments: argparse.Namespace, console: "Console") -> "tuple[list[
     found, domains = [], {benchmark.name: benchmark.domain for benchmark in chosen.values()}
     for name in arguments.models:
         if name in fresh:
-            found += [measured[model.label] for model in fresh[name]]
+            found += [(name, measured[model.label]) for model in fresh[name]]
         else:
-            models, theirs = read_stored(stored[name], arguments.samples, console, again)
-            found, domains = found + models, domains | theirs
-    return found, domains, [f"{one.title}: {note}" for one in chosen.values() for note in one.notes]
+            models, theirs = kept[name]
+            found, domains = found + [(name, model) for model in models], domains | theirs
+    notes = [f"{one.title}: {note}" for one in chosen.values() for note in one.notes]
+    places = [*([str(arguments.out)] if fresh else []), *(name for name in arguments.models if name in kept)]
+    return _told_apart(found), domains, notes, places
+
+
+def _told_apart(found: "Sequence[tuple[str, Evaluated]]") -> "list[Evaluated]":
+    """Models by the words they were named with; those of one label, as under two settings, get these words beside it,
+    and so does all of their run."""
+    labels = Counter(model.label for _, model in found)
+    runs = {model.run for _, model in found if labels[model.label] > 1} - {""}
+    return [
+        replace(model, label=f"{model.label} ({word})", run=f"{model.run} ({word})" if model.run else "")
+        if labels[model.label] > 1 or model.run in runs
+        else model
+        for word, model in found
+    ]
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
@@ -178,6 +204,11 @@ def _benchmarks(arguments: argparse.Namespace) -> "dict[str, LoadedBenchmark]":
         return {}
     words = _words(arguments)
     found = dict(zip(words, load_benchmarks(words, data=arguments.data, limit=arguments.limit), strict=True))
+    if any(benchmark.name == HELD_OUT for benchmark in found.values()):
+        raise ConfigError("benchmark", HELD_OUT, "a file of another name: this one is for --held-out", "rename it")
+    if arguments.held_out in found:
+        fix = "keep problems of the training set apart, and name their file"
+        raise ConfigError("held_out", arguments.held_out, "problems that are not among --benchmarks", fix)
     if arguments.held_out is not None:
         found[arguments.held_out] = replace(load_benchmark(arguments.held_out, limit=arguments.limit), name=HELD_OUT)
     return found
@@ -187,7 +218,12 @@ def _benchmarks_of(folders: "Sequence[SampleFolder]", data: Path | None) -> "dic
     """The benchmarks that folders hold samples of, as they were named and limited then."""
     from ..evaluation.benchmarks import load_benchmark
 
-    origins = {header["benchmark"]: header["origin"] for folder in folders if (header := folder.header())}
+    headers = [folder.described() for folder in folders]
+    origins = {header["benchmark"]: header["origin"] for header in headers if "origin" in header}
+    unknown = [header["benchmark"] for header in headers if header["benchmark"] not in origins]
+    if unknown:
+        allowed = f"the benchmarks of the folders, which do not say where {', '.join(unknown)} came from"
+        raise ConfigError("benchmark", None, allowed, "name them")
     return {
         name: replace(load_benchmark(origin["benchmark"], data=data, limit=origin["limit"]), name=name)
         for name, origin in origins.items()

@@ -190,7 +190,8 @@ def load_benchmark(name: str, *, data: str | Path | None = None, limit: int | No
         return _file(Path(name), limit)
     benchmark = _known(name.removeprefix(HUB_PREFIX))
     if name.startswith(HUB_PREFIX):
-        return _loaded(benchmark, hub_benchmark_rows(benchmark.hub, limit=limit), f"hub: {benchmark.hub.source}", ())
+        taken = hub_benchmark_rows(benchmark.hub, limit=limit)
+        return _loaded(benchmark, taken, f"hub: {benchmark.hub.source}", (), limit)
     rows: list[dict[str, Any]] = []
     paths = _find(benchmark, data)
     for path in paths:
@@ -198,7 +199,7 @@ def load_benchmark(name: str, *, data: str | Path | None = None, limit: int | No
             rows += load_rows(path, task=benchmark.domain, limit=limit and limit - len(rows))
     plain = [path.name.removesuffix(".gz") for path in paths]
     notes = [benchmark.notes[file] for file in plain if file in benchmark.notes]
-    return _loaded(benchmark, rows, " + ".join(path.name for path in paths), notes)
+    return _loaded(benchmark, rows, " + ".join(path.name for path in paths), notes, limit)
 
 
 def load_benchmarks(
@@ -278,10 +279,14 @@ def _find(benchmark: Benchmark, data: str | Path | None) -> list[Path]:
     raise ConfigError("benchmark", benchmark.name, allowed, f"{fix}. Licence: {benchmark.licence}")
 
 
-def _loaded(benchmark: Benchmark, rows: Sequence[dict[str, Any]], source: str, notes: Iterable[str]) -> LoadedBenchmark:
+def _loaded(
+    benchmark: Benchmark, rows: Sequence[dict[str, Any]], source: str, notes: Iterable[str], limit: int | None
+) -> LoadedBenchmark:
     notes = list(notes)
     if benchmark.problems is not None and len(rows) != benchmark.problems:
         notes.append(f"{len(rows):,} of its {benchmark.problems:,} problems")
+    elif benchmark.problems is None and len(rows) == limit:
+        notes.append(f"limited to {limit:,} of its problems")
     groups = {test["group"] for row in rows for test in row.get("tests", ())}
     if groups == {"public"}:
         notes.append("public tests alone, which wrong programs pass")
@@ -293,6 +298,8 @@ def _file(path: Path, limit: int | None) -> LoadedBenchmark:
     domain = "code" if any("tests" in row for row in first_rows(path)) else "math"
     rows = load_rows(path, task=domain, limit=limit)
     name = path.name.partition(".")[0]
+    if not name:
+        raise ConfigError("benchmark", str(path), "a file whose name does not begin with a dot", "rename it")
     return _checked(name, name, domain, rows, str(path), ())
 
 

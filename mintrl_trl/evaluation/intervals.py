@@ -24,6 +24,7 @@ bootstrap. [3] Zou and Donner (2008), Construction of confidence limits about ef
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -285,7 +286,8 @@ def _sign_flips(strata: list[np.ndarray], seed: int) -> tuple[float, bool]:
             binomial = np.array([math.comb(int(count), int(up)) / 2 ** int(count) for up in ups])
             sums = (sums[:, None] + size * (2 * ups - count)).ravel()
             shares = (shares[:, None] * binomial).ravel()
-        return min(1.0, float(shares[np.abs(sums) >= observed].sum())), True
+        p_value = float(shares[np.abs(sums) >= observed].sum())
+        return min(1.0, max(p_value, sys.float_info.min)), True  # never 0, however many problems
     ups = np.random.default_rng(seed).binomial(counts, 0.5, size=(FLIPS, len(counts)))
     sums = (2 * ups - counts) @ sizes
     return (1 + int((np.abs(sums) >= observed).sum())) / (1 + FLIPS), False  # the observed one is one of them

@@ -6,11 +6,13 @@ problems and samples in a column, so differences are paired; what is held out of
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ..errors import ConfigError
 from .intervals import Comparison, Interval, average_interval, compare_averages, holm, mean_interval
 from .results import EvalResult
+from .samples import differences
 
 HELD_OUT = "held-out"
 
@@ -24,12 +26,15 @@ class Evaluated:
         results (`Mapping[str, EvalResult]`): Counts by benchmark.
         run (`str`): The run that it is a checkpoint of; empty for other models.
         update (`int`, *optional*): Of a checkpoint: optimizer steps taken.
+        conditions (`Mapping[str, Mapping]`, *optional*): By benchmark: `prompts`, the fingerprint of its problems, and
+            `sampling`, the settings that decided samples.
     """
 
     label: str
     results: Mapping[str, EvalResult]
     run: str = ""
     update: int | None = None
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Table:
-    """All that is shown of several models; see its parts. `domains` has the benchmarks of each."""
+    """All that is shown of several models; see its parts. `domains` has the benchmarks of each, `notes` says which
+    models were sampled under other settings than the first."""
 
     domains: dict[str, tuple[str, ...]]
     cells: tuple[Cell, ...]
     averages: tuple[Average, ...]
     differences: tuple[Difference, ...]
     choices: tuple[Choice, ...]
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> str:
         """All of it as a JSON object, its parts under their names."""
@@ -128,7 +135,7 @@ def make_table(models: Sequence[Evaluated], domains: Mapping[str, str]) -> Table
         domains (`Mapping[str, str]`): Domain of each benchmark. One named `held-out` is in no average.
 
     Raises:
-        ConfigError: Models of unlike benchmarks, problems or numbers of samples.
+        ConfigError: Models of unlike benchmarks, problems or numbers of samples, or of one label.
     """
     _check_alike(models)
     by_domain: dict[str, tuple[str, ...]] = {}
@@ -145,6 +152,7 @@ def make_table(models: Sequence[Evaluated], domains: Mapping[str, str]) -> Table
         averages=tuple(averages),
         differences=tuple(one for column, names in columns.items() for one in _differences(models, column, names)),
         choices=tuple(_choices(models, averages, by_domain)),
+        notes=tuple(_unlike_settings(models)),
     )
 
 
@@ -161,16 +169,30 @@ def powers_up_to(samples: int) -> tuple[int, ...]:
 def _check_alike(models: Sequence[Evaluated]) -> None:
     if not models:
         raise ConfigError("model", [], "at least one model", "name one")
-    first = models[0]
+    first, labels = models[0], [model.label for model in models]
     for model in models[1:]:
+        if labels.count(model.label) > 1:
+            raise ConfigError("model", model.label, "each model once", "name it, or the folder that holds it, once")
         if list(model.results) != list(first.results):
             allowed = f"models with results on {', '.join(first.results)}, as {first.label} has"
             raise ConfigError("model", f"{model.label}: {', '.join(model.results)}", allowed, "name the benchmarks")
         for name, result in model.results.items():
             ours, theirs = ([(p.id, p.samples) for p in one.problems] for one in (result, first.results[name]))
-            if ours != theirs:
+            prompts = {one.conditions.get(name, {}).get("prompts") for one in (model, first)} - {None}
+            if ours != theirs or len(prompts) > 1:
                 allowed = f"the problems and the number of samples that {first.label} has on {name}"
                 raise ConfigError("model", model.label, allowed, "evaluate both with the same settings")
+
+
+def _unlike_settings(models: Sequence[Evaluated]) -> list[str]:
+    """For each model and benchmark, the settings of sampling that are not those of the first model, in words."""
+    first, notes = models[0], []
+    for model in models[1:]:
+        for name in model.results:
+            theirs, ours = (one.conditions.get(name, {}).get("sampling", {}) for one in (first, model))
+            for one in differences(theirs, ours, there=f"for {first.label}", now=f"for {model.label}"):
+                notes.append(f"{name}: sampled under unlike settings: {one}")
+    return notes
 
 
 def _cells(model: Evaluated, name: str) -> list[Cell]:
