@@ -17,6 +17,7 @@ from mintrl_trl.evaluation.benchmarks import (
     load_benchmark,
     load_benchmarks,
     reward_of,
+    spelled_out,
 )
 
 PROBLEMS = [{"id": f"p{number}", "problem": f"What is {number}+1?", "answer": str(number + 1)} for number in range(30)]
@@ -168,3 +169,10 @@ def test_the_page_has_every_benchmark_with_its_files_and_its_place_on_the_hub():
         positions = [lines[name].index(text) for text in (*said, benchmark.hub.repository)]
         assert positions == sorted(positions)
         assert benchmark.problems is None or f"| {benchmark.problems:,} |" in lines[name]
+
+
+def test_a_domain_is_its_three_benchmarks_from_the_hub_too():
+    math, code = (list(DOMAIN_AVERAGES[domain]) for domain in ("math", "code"))
+    assert spelled_out(["hub:code", "gsm8k", "math"]) == [*(f"hub:{name}" for name in code), "gsm8k", *math]
+    with pytest.raises(ConfigError, match="math, code, aime_2025"):
+        load_benchmark("maths")

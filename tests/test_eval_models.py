@@ -218,3 +218,14 @@ def test_servers_that_do_not_have_the_model(run):
             served(server, find_models([str(run)])[0], "nothing")
         with pytest.raises(ConfigError, match="at most 4096"):
             served(server, find_models([str(run)])[0], room=5000)
+
+
+def test_the_small_worlds_base_model_has_a_name():
+    (named,), (path,) = find_models(["chains_base"]), find_models([str(base_model_path())])
+    assert named == path
+    assert (named.label, named.folder) == ("chains_base", base_model_path())
+
+
+def test_a_name_that_is_no_folder_and_no_hub_id_is_refused_at_once():
+    with pytest.raises(ConfigError, match="chains_base, the small world's"):
+        find_models(["chains-base"])

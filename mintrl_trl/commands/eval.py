@@ -25,16 +25,17 @@ Samples are saved as they finish; the same command continues what was interrupte
 """
 _MORE = """\
 MODEL is a hub id, a folder of a model or adapter, a checkpoint, or a run folder (all its checkpoints, of which the best
-and the final one are named). It may also be a folder that this command made, to show it again or beside others.
+and the final one are named); chains_base is the small world's base model. It may also be a folder that this command
+made, to show it again or beside others.
 
 BENCHMARK is aime_2025, aime_2026, hmmt_feb_2025, gsm8k, humaneval_plus, mbpp_plus or livecodebench, from the folder
---data, or each of them with hub: before it; math or code for the three of the paper's averages; chains, the small
+--data, or math or code for the three of the paper's averages; each also from the hub, as hub:math; chains, the small
 world; or a JSON Lines file in the form that training reads.
 
 examples:
   mintrl eval Qwen/Qwen3-1.7B --benchmarks math --data data/eval --base-url http://localhost:8000
   mintrl eval Qwen/Qwen3-1.7B runs/math_qwen3_1.7b --benchmarks math --base-url http://localhost:8000
-  mintrl eval runs/quickstart --benchmarks chains --samples 16
+  mintrl eval chains_base runs/quickstart --benchmarks chains --samples 16
   mintrl eval runs/gsm8k_smollm2 --benchmarks gsm8k --data data --held-out rows.jsonl --max-completion-length 512
   mintrl eval evaluations --rescore --data data/eval
 
@@ -174,9 +175,9 @@ def _told_apart(found: "Sequence[tuple[str, Evaluated]]") -> "list[Evaluated]":
 
 def _words(arguments: argparse.Namespace) -> list[str]:
     """What `--benchmarks` names, with `math` and `code` spelled out."""
-    from ..evaluation.benchmarks import DOMAIN_AVERAGES
+    from ..evaluation.benchmarks import spelled_out
 
-    return [part for name in arguments.benchmarks or () for part in DOMAIN_AVERAGES.get(name, (name,))]
+    return spelled_out(arguments.benchmarks or ())
 
 
 def _named(folders: "list[SampleFolder]", arguments: argparse.Namespace) -> "list[SampleFolder]":

@@ -8,6 +8,7 @@ rows that come out are those that training would read from the same file, with t
 |---|---|
 | `aime_2025`, or another name of `BENCHMARKS` | its file in the data folder |
 | `hub:aime_2025` | the hub |
+| `math`, `code`, `hub:math`, `hub:code` | the three benchmarks of the paper's averages |
 | `chains` | the small world; nothing is read |
 | a path to a `.jsonl` | that file, in the form of `data.sources` |
 """
@@ -210,7 +211,7 @@ def load_benchmarks(
     Raises:
         ConfigError: None, or two of one name; and as for `load_benchmark`.
     """
-    wanted = [part for name in names for part in DOMAIN_AVERAGES.get(name, (name,))]
+    wanted = spelled_out(names)
     if not wanted:
         raise ConfigError("benchmark", "", "at least one", f"name one of {', '.join(BENCHMARKS)}")
     loaded = [load_benchmark(name, data=data, limit=limit) for name in wanted]
@@ -218,6 +219,21 @@ def load_benchmarks(
     if twice:
         raise ConfigError("benchmark", ", ".join(sorted(twice)), "each name once", "name every benchmark once")
     return loaded
+
+
+def spelled_out(names: Iterable[str]) -> list[str]:
+    """Names of single benchmarks: `math` and `code` are the three of the paper's averages, with `hub:` if it has it.
+
+    Examples:
+        >>> spelled_out(["hub:math", "gsm8k"])
+        ['hub:aime_2025', 'hub:aime_2026', 'hub:hmmt_feb_2025', 'gsm8k']
+    """
+    found = []
+    for name in names:
+        prefix = HUB_PREFIX if name.startswith(HUB_PREFIX) else ""
+        parts = DOMAIN_AVERAGES.get(name.removeprefix(prefix))
+        found += [name] if parts is None else [prefix + part for part in parts]
+    return found
 
 
 def reward_of(domain: str) -> Callable[..., Any]:
@@ -257,7 +273,8 @@ def _code_checker() -> CodeChecker:
 
 def _known(name: str) -> Benchmark:
     if name not in BENCHMARKS:
-        allowed = f"{', '.join(BENCHMARKS)} (each also with `{HUB_PREFIX}` before it), {CHAINS}, or a path to a .jsonl"
+        allowed = f"{', '.join((*DOMAIN_AVERAGES, *BENCHMARKS))} (each also with `{HUB_PREFIX}` before it), {CHAINS}, "
+        allowed += "or a path to a .jsonl"
         raise ConfigError("benchmark", name, allowed, "name one of them")
     return BENCHMARKS[name]
 
