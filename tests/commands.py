@@ -13,6 +13,7 @@ PROGRAMS = (
     "pip",
     ".venv-vllm/bin/pip",
     "vllm",
+    ".venv-vllm/bin/vllm",
     "export",
     ".",
     "cd",
