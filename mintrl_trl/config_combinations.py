@@ -247,7 +247,11 @@ def _check_judge(config: Any) -> None:
     threshold, in_process = config.judge_likelihood_threshold, config.judge == "self" and not served_self
     if config.judge_keep_bias != 0 and (not in_process or threshold is not None):
         allowed = "0.0 unless judge='self', generation='local' and judge_likelihood_threshold is unset"
-        raise ConfigError("judge_keep_bias", config.judge_keep_bias, allowed, "remove judge_keep_bias")
+        fix = "remove judge_keep_bias"
+        if served_self:
+            allowed = "0.0 with use_vllm: it works with the in-process generator (generation='local') only"
+            fix += ", or set judge_keep_bias=0 on the command line"
+        raise ConfigError("judge_keep_bias", config.judge_keep_bias, allowed, fix)
     if threshold is not None and not in_process and config.judge != "local":
         allowed = f"unset with judge={config.judge!r} and generation={config.generation!r}"
         fix = "remove judge_likelihood_threshold, or set judge='self' with generation='local'"

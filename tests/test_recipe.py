@@ -341,6 +341,7 @@ SIZES = {
     "chains_proxy": (8, 16, 128, 1),
     "chains_self_judge": (8, 16, 128, 1),
     "gsm8k_smollm2": (1, 4, 4, 1),
+    "gsm8k_smollm2_server": (1, 4, 4, 1),
     "code_qwen3_1.7b": (32, 16, 1, 512),
     "code_qwen3_4b": (32, 16, 1, 512),
     "math_qwen3_1.7b": (32, 16, 1, 512),

@@ -18,7 +18,7 @@ _COLUMNS = (
     ("judge/no_verdict", "no verdict", "{:.0%}"),
     ("entropy/sample", "entropy", "{:.2f}"),
     ("entropy", "entropy", "{:.2f}"),
-    ("grad_norm", "grad norm", "{:.2f}"),
+    ("grad_norm", "grad norm", "{:.2g}"),
 )
 
 
@@ -69,6 +69,8 @@ class ConsoleCallback(TrainerCallback):
             if value is not None and label not in shown:
                 shown.add(label)
                 parts.append(f"{label} {form.format(value)}")
+        if logs.get("groups/dead") == 1:
+            parts.append("all groups dead")
         if self._updates:
             each = self._seconds / self._updates
             parts.append(f"{each:.2f} s/update, {_clock(each * (updates - update))} left")

@@ -86,7 +86,7 @@ class FailureWindow:
             return
         silent = sum(number for reason, number in reasons.items() if reason in _SILENT_REASONS)
         raise (JudgeLostError if 2 * silent > reasons.total() else FailureLimitError)(
-            f"{found}Reasons: {top}. The log holds the first failure of each kind with its traceback. Mend the judge "
+            f"{found}Reasons: {top}. The log holds the first failure of each kind. Mend the judge "
             "(its server, its prompt, its token limit) and continue from the last checkpoint, or raise "
             "`no_verdict_limit`, or go on without reviews while it fails (`judge_failure: continue_on_policy`)."
         )
