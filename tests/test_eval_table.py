@@ -80,6 +80,19 @@ def test_differences_are_paired_with_the_first_and_corrected_together():
     assert all(one.against == "base" for one in table.differences)
 
 
+def test_subsets_have_differences_of_their_own():
+    first, second = (
+        Evaluated(name, {"chains": one})
+        for name, one in (
+            ("first", result(4, 0, 0, subsets=("easy", "hard", "hard"))),
+            ("second", result(4, 4, 4, subsets=("easy", "hard", "hard"))),
+        )
+    )
+    table = make_table([first, second], {"chains": "chains"})
+    found = {one.column: one.comparison.difference.value for one in table.differences}
+    assert found == {"chains": pytest.approx(2 / 3), "chains/easy": 0.0, "chains/hard": 1.0}
+
+
 def checkpoint(update: int, aime: int, hmmt: int, held_out: int) -> Evaluated:
     results = {"aime": result(aime), "hmmt": result(hmmt), "held-out": result(held_out)}
     return Evaluated(f"run/checkpoint-{update}", results, "run", update)

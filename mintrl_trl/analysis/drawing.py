@@ -151,7 +151,7 @@ def draw_intensity(points: Sequence[Intensity], path: Path) -> None:
                 )
         axes.margins(y=0.16)
         axes.set_xlim(0.0, 1.12 * max(point.share for point in points))
-        axes.set_title("gain in Pass@1 over no interventions (percentage points)")
+        axes.set_title(f"gain in Pass@1 over {spelled(points[0].baseline)} (percentage points)")
         axes.set_xlabel("share of tokens written by the judge\nlabels: reviews x tokens per correction")
         axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0))
 

@@ -23,6 +23,7 @@ class Intensity:
         gain (`float`): Pass@1 of the last evaluation minus that of the baseline, in [-1, 1].
         spread (`float`, *optional*): Sample standard deviation over runs of the Pass@1; `None` for one run.
         runs (`int`): Runs behind it.
+        baseline (`str`): Name of the group that the gain is measured from.
     """
 
     group: str
@@ -33,6 +34,7 @@ class Intensity:
     gain: float
     spread: float | None
     runs: int
+    baseline: str
 
 
 def intensities(groups: Sequence[Group], baseline: str | None = None, subset: str | None = None) -> list[Intensity]:
@@ -82,6 +84,7 @@ def intensities(groups: Sequence[Group], baseline: str | None = None, subset: st
                 gain=fmean(own) - reference,
                 spread=stdev(own) if len(own) > 1 else None,
                 runs=len(own),
+                baseline=baseline,
             )
         )
     return sorted(found, key=lambda point: (point.method, point.share))

@@ -78,7 +78,7 @@ class Difference:
 
     Args:
         model, against (`str`): Labels.
-        column (`str`): A benchmark, or a domain for its average.
+        column (`str`): A benchmark, a subset of one as `name/subset`, or a domain for its average.
         comparison (`Comparison`): Model minus the first, with its interval and p-value.
         corrected (`float`): The p-value after Holm's correction for all models compared in this column.
     """
@@ -144,13 +144,17 @@ def make_table(models: Sequence[Evaluated], domains: Mapping[str, str]) -> Table
             by_domain[domains[name]] = (*by_domain.get(domains[name], ()), name)
     cells = [cell for model in models for name in model.results for cell in _cells(model, name)]
     averages = [_average(model, domain, names) for model in models for domain, names in by_domain.items()]
-    columns = {name: (name,) for names in by_domain.values() for name in names}
-    columns |= {domain: names for domain, names in by_domain.items() if len(names) > 1}
+    columns: dict[str, tuple[tuple[str, str | None], ...]] = {}
+    for name in (name for names in by_domain.values() for name in names):
+        subsets = models[0].results[name].subsets
+        columns[name] = ((name, None),)
+        columns |= {f"{name}/{subset}": ((name, subset),) for subset in (subsets if len(subsets) > 1 else ())}
+    columns |= {domain: tuple((name, None) for name in names) for domain, names in by_domain.items() if len(names) > 1}
     return Table(
         domains=by_domain,
         cells=tuple(cells),
         averages=tuple(averages),
-        differences=tuple(one for column, names in columns.items() for one in _differences(models, column, names)),
+        differences=tuple(one for column, parts in columns.items() for one in _differences(models, column, parts)),
         choices=tuple(_choices(models, averages, by_domain)),
         notes=tuple(_unlike_settings(models)),
     )
@@ -225,9 +229,10 @@ def _average(model: Evaluated, domain: str, names: Sequence[str]) -> Average:
     return Average(model.label, domain, tuple(names), pass_at)
 
 
-def _differences(models: Sequence[Evaluated], column: str, names: Sequence[str]) -> list[Difference]:
+def _differences(models: Sequence[Evaluated], column: str, parts: Sequence[tuple[str, str | None]]) -> list[Difference]:
+    """Of each model from the first, averaged over benchmarks or subsets of one."""
     first, *others = models
-    scores = [[model.results[name].scores(1) for name in names] for model in models]
+    scores = [[model.results[name].part(subset).scores(1) for name, subset in parts] for model in models]
     comparisons = [compare_averages(scores[0], own) for own in scores[1:]]
     corrected = holm([comparison.p_value for comparison in comparisons])
     return [
