@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .errors import ConfigError
 from .eval_models import DTYPES, EvalModel, Servers, default_device, default_dtype, local_generator
-from .evaluation.benchmarks import LoadedBenchmark
+from .evaluation.benchmarks import LoadedBenchmark, data_folder
 from .evaluation.results import EvalProblem, EvalResult
 from .evaluation.run import count, fill, problems_fingerprint, prompts_fingerprint, score
 from .evaluation.samples import SampleFolder
@@ -52,8 +52,8 @@ class EvalSettings:
         max_concurrent_rollouts (`int`, *optional*): Responses in the making at once; by default 256 in process and 512
             on servers.
         dtype (`str`, *optional*): In process, `"bfloat16"` or `"float32"`; by default bfloat16 on a GPU.
-        limit (`int`, *optional*): To how many problems the benchmarks were limited when they were loaded; written down
-            for scoring anew.
+        limit (`int`, *optional*), data (`Path`, *optional*): To how many problems the benchmarks were limited when they
+            were loaded, and from which folder, by default that of `MINTRL_DATA`; written down for scoring anew.
         out (`Path`, *optional*): Folder of the folders that are made, one for each model and benchmark.
 
     Raises:
@@ -71,6 +71,7 @@ class EvalSettings:
     max_concurrent_rollouts: int | None = None
     dtype: str | None = None
     limit: int | None = None
+    data: Path | None = None
     out: Path = Path("evaluations")
 
     def __post_init__(self):
@@ -246,7 +247,7 @@ def _job(model: EvalModel, asked: str, benchmark: LoadedBenchmark, settings: Eva
     subsets = {problem.id: problem.subset for problem in problems if problem.subset is not None}
     job.folder.begin(
         {
-            "origin": {"model": model.name, "benchmark": asked, "limit": settings.limit},
+            "origin": {"model": model.name, "benchmark": asked, "limit": settings.limit, "data": _place(settings.data)},
             "model": {
                 "label": model.label,
                 "run": model.run,
@@ -265,6 +266,12 @@ def _job(model: EvalModel, asked: str, benchmark: LoadedBenchmark, settings: Eva
         }
     )
     return job
+
+
+def _place(data: Path | None) -> str | None:
+    """The data folder as it is found from anywhere; `None` without one."""
+    folder = data_folder(data)
+    return None if folder is None else str(folder.resolve())
 
 
 def _check_room(job: _Job) -> None:

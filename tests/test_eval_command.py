@@ -165,7 +165,7 @@ def test_stored_samples_that_make_no_table(stored, capsys, words, message):
     [
         (["--seed", "1"], "`--out` is 'evaluations/chains_base/chains'. Allowed: a folder of samples under the same "),
         (["--temperature", "0.5"], "sampling.temperature (1.0 there, 0.5 now)"),
-        (["--limit", "3"], "prompts ("),
+        (["--limit", "3"], "it has 4 of chains, not 3. Fix: set limit to 4, or name another folder"),
     ],
 )
 def test_other_settings_are_refused(stored, capsys, flags, message):
@@ -221,6 +221,40 @@ def test_what_ends_early_says_how_to_go_on(capsys, monkeypatch, error, code):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", fail)
     assert main(["eval", BASE, *CHAINS]) == code
     assert "the same command continues" in capsys.readouterr().err
+
+
+def test_all_is_scored_again_from_the_folder_that_was_named_then(stored, capsys):
+    """Two sets of benchmarks make two tables; the data folder is remembered."""
+    Path("data").mkdir()
+    Path("data/gsm8k.jsonl").write_text('{"id": "one", "problem": "1+1?", "answer": "2"}\n')
+    rows = load_benchmark("gsm8k", data="data").rows
+    folder = SampleFolder("evaluations/model/gsm8k")
+    folder.begin(
+        {
+            "origin": {"model": "model", "benchmark": "gsm8k", "limit": None, "data": str(Path("data").resolve())},
+            "model": {"label": "model", "run": "", "update": None},
+            "benchmark": "gsm8k",
+            "domain": "math",
+            "prompts": prompts_fingerprint(rows),
+            "samples": 1,
+            "ids": ["one"],
+            "subsets": {},
+        }
+    )
+    folder.append(Sample("one", 0, (1,), "\\boxed{2}", "end"))
+    assert main(["eval", "evaluations", "--rescore", "--json", "tables.json"]) == 0
+    out = capsys.readouterr().out
+    assert "chains: Pass@1 in %" in out and "math: Pass@1 in %" in out
+    tables = json.loads(Path("tables.json").read_text())
+    assert [list(table["domains"]) for table in tables] == [["chains"], ["math"]]
+
+
+def test_an_evaluation_remembers_its_data_folder(monkeypatch):
+    Path("data").mkdir()
+    monkeypatch.setenv("MINTRL_DATA", "data")
+    assert main(["eval", "chains_base", *CHAINS[:3], "1", "--samples", "1"]) == 0
+    origin = SampleFolder("evaluations/chains_base/chains").header()["origin"]
+    assert origin == {"model": BASE, "benchmark": "chains", "limit": 1, "data": str(Path("data").resolve())}
 
 
 def test_maths_is_scored_by_what_stands_in_the_boxes(capsys):

@@ -1,10 +1,11 @@
 """`mintrl eval`: the scores of models and checkpoints on benchmarks. Owns its flags, and what is said at its end."""
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ examples:
   mintrl eval Qwen/Qwen3-1.7B runs/math_qwen3_1.7b --benchmarks math --base-url http://localhost:8000
   mintrl eval chains_base runs/quickstart --benchmarks chains --samples 16
   mintrl eval runs/gsm8k_smollm2 --benchmarks gsm8k --data data --held-out rows.jsonl --max-completion-length 512
-  mintrl eval evaluations --rescore --data data/eval
+  mintrl eval evaluations --rescore
 
 exit code: 0 done, 2 it could not be done, 130 interrupted
 """
@@ -60,7 +61,7 @@ def add(commands: SubParsers) -> None:
     parser.add_argument(
         "--rescore", action="store_true", help="score the samples that are there again, without a model"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to FILE, several as a list")
 
     sampling = parser.add_argument_group("sampling (default: the paper's)")
     sampling.add_argument("--samples", type=int, metavar="N", help="responses to each problem (default: 32)")
@@ -97,13 +98,18 @@ def run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, GenerationError):
         sys.stderr.write("What was finished is saved; the same command continues.\n")
         raise
-    table = make_table(models, domains)
+    alike: dict[frozenset[str], list[Evaluated]] = {}
+    for model in models:
+        alike.setdefault(frozenset(model.results), []).append(model)
+    tables = [make_table(own, domains) for own in alike.values()]
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 120)
-    print_table(table, console)
+    for table in tables:  # one for each set of benchmarks
+        print_table(table, console)
     if arguments.json is not None:
-        arguments.json.write_text(table.as_json(), encoding="utf-8")
+        content = tables[0].as_json() if len(tables) == 1 else json.dumps([asdict(table) for table in tables], indent=2)
+        arguments.json.write_text(content, encoding="utf-8")
     for note in notes:
         console.print(f"Note: {note}", markup=False, soft_wrap=True)
     words = (
@@ -216,7 +222,8 @@ def _benchmarks(arguments: argparse.Namespace) -> "dict[str, LoadedBenchmark]":
 
 
 def _benchmarks_of(folders: "Sequence[SampleFolder]", data: Path | None) -> "dict[str, LoadedBenchmark]":
-    """The benchmarks that folders hold samples of, as they were named and limited then."""
+    """The benchmarks that folders hold samples of, as they were named and limited then, from the data folder that was
+    named then unless `data` is one."""
     from ..evaluation.benchmarks import load_benchmark
 
     headers = [folder.described() for folder in folders]
@@ -225,7 +232,9 @@ def _benchmarks_of(folders: "Sequence[SampleFolder]", data: Path | None) -> "dic
     if unknown:
         allowed = f"the benchmarks of the folders, which do not say where {', '.join(unknown)} came from"
         raise ConfigError("benchmark", None, allowed, "name them")
-    return {
-        name: replace(load_benchmark(origin["benchmark"], data=data, limit=origin["limit"]), name=name)
-        for name, origin in origins.items()
-    }
+    found = {}
+    for name, origin in origins.items():
+        then = origin.get("data")
+        place = then if data is None and then is not None and Path(then).is_dir() else data
+        found[name] = replace(load_benchmark(origin["benchmark"], data=place, limit=origin["limit"]), name=name)
+    return found

@@ -153,6 +153,11 @@ class SampleFolder:
             header = wanted
         else:
             differing = differences(header, wanted)
+            if differing and (few := len(header.get("ids", ()))) != len(wanted.get("ids", ())):
+                allowed = f"a folder of samples of the same problems; it has {few:,} of {header.get('benchmark')}, not "
+                allowed += f"{len(wanted.get('ids', ())):,}"
+                fix = f"set limit to {few}, or name another folder"
+                raise ConfigError("out", str(self.path), allowed, fix)
             if differing:
                 allowed = f"a folder of samples under the same settings; it differs in {'; '.join(differing)}"
                 raise ConfigError("out", str(self.path), allowed, "name another folder, or use the settings it has")
