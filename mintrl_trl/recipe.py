@@ -7,6 +7,7 @@ only known keys are taken.
 
 import argparse
 import difflib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -44,6 +45,9 @@ _TEXT = (
     "model_revision",
     "attn_implementation",
 )
+
+# Beside YAMLError: text that is not UTF-8, dates and numbers that do not exist, lists in lists without end.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, ArithmeticError, RecursionError)
 
 
 @dataclass
@@ -138,6 +142,7 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     path, flags = _split_config(argv, default)
     values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
     classes = (RecipeArguments, _config_class(values, flags), PolicyArguments)
+    flags = _mappings_as_json(flags, classes[1]._VALID_DICT_FIELDS)
     parser = _Parser(classes)
     flag_values = _flag_values(flags, parser)
     for given in (values, flag_values):
@@ -186,8 +191,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError("config", str(path), f"a YAML file of at most {MAX_YAML_BYTES:,} bytes", "check the path")
     try:
         values = yaml.load(content.decode("utf-8"), _PlainLoader)
-    except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
-        # Beside YAMLError: text that is not UTF-8, dates and numbers that do not exist, lists in lists without end.
+    except _YAML_ERRORS as error:
         allowed = f"valid YAML ({_one_line(error)})"
         raise ConfigError("config", str(path), allowed, "correct the file") from error
     values = {} if values is None else values
@@ -239,6 +243,35 @@ def _split_config(argv: list[str], default: Path) -> tuple[Path, list[str]]:
         else:
             flags.append(argument)
     return path, flags
+
+
+def _mappings_as_json(flags: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Flags whose value is a mapping, in the JSON that upstream reads: on the command line as in a file, YAML will do.
+
+    Raises:
+        ConfigError: A mapping that is neither.
+    """
+    written, read = "", []
+    for word in flags:
+        flag, equals, value = word.partition("=") if word.startswith("--") else (written, "", word)
+        written, name = flag if word.startswith("--") else "", flag[2:].replace("-", "_")
+        if name in names and value.startswith("{") and not _is_json(value):
+            try:
+                value = json.dumps(yaml.load(value, _PlainLoader))
+            except (*_YAML_ERRORS, TypeError) as error:
+                allowed, fix = f"a mapping ({_one_line(error)})", f"""write it like {flag} '{{"name": "value"}}'"""
+                raise ConfigError(name, value, allowed, fix) from error
+            word = f"{flag}={value}" if equals else value
+        read.append(word)
+    return read
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _flag_values(flags: Sequence[str], parser: _Parser) -> dict[str, Any]:

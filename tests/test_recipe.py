@@ -108,6 +108,22 @@ def test_lists_from_file_and_flags(tmp_path):
     assert recipe_of(tmp_path, text, "--lora_target_modules", "k_proj").policy.lora_target_modules == "k_proj"
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--judge_extra_body", "{thinking: {type: disabled}}"],
+        ["--judge-extra-body={thinking: {type: disabled}}"],
+        ["--judge_extra_body", '{"thinking": {"type": "disabled"}}'],
+    ],
+)
+def test_a_mapping_on_the_command_line_is_yaml_or_json(tmp_path, flags):
+    text = CHAINS.replace("judge: exact", "judge: llm") + "judge_base_url: http://localhost:1/v1\n"
+    assert recipe_of(tmp_path, text, *flags).config.judge_extra_body == {"thinking": {"type": "disabled"}}
+    assert recipe_of(tmp_path, text, "--judge_extra_body", '{"top_k": 1e3}').config.judge_extra_body == {"top_k": 1000}
+    wrong = refusal(tmp_path, text, "--judge_extra_body", "{thinking: {type")
+    assert wrong.startswith("`judge_extra_body` is '{thinking: {type'. Allowed: a mapping (")
+
+
 def test_unset_values_are_null(tmp_path):
     assert recipe_of(tmp_path, CHAINS + "delta: null\nmodel_name_or_path:\n").config.delta is None
     assert "`seed` is None. Allowed: a whole number. Fix: set seed=42" in refusal(tmp_path, CHAINS + "seed: null")
