@@ -229,6 +229,9 @@ def _check_judge(config: Any) -> None:
     if config.judge == "llm" and config.anchor == "judge" and config.judge_shares_tokenizer is False:
         allowed = "'const' or 'proxy' with judge_shares_tokenizer=False: text comes without log-probabilities"
         raise ConfigError("anchor", "judge", allowed, "set anchor='const'")
+    if over_http and config.anchor == "judge" and config.judge_temperature != 1:
+        allowed = "1.0 with anchor='judge', whose log-probabilities are those of temperature 1"
+        raise ConfigError("judge_temperature", config.judge_temperature, allowed, "remove judge_temperature")
     if served_self and config.judge_shares_tokenizer is False:
         allowed = "unset with judge='self', whose tokenizer is the policy's own"
         raise ConfigError("judge_shares_tokenizer", False, allowed, "remove judge_shares_tokenizer")

@@ -82,7 +82,7 @@ def build_judge(
             "pass judge=ChainsJudge(world), or another judge",
         )
     if served is not None and hasattr(judge, "wait_for_server"):
-        judge.wait_for_server = served.waiting_for(judge.base_urls)
+        judge.wait_for_server = served.waiting_for(getattr(judge.chat, "base_urls", ()))
     if args.judge_variant != "none":
         judge = _VARIANTS[args.judge_variant](judge)
     if hasattr(judge, "prepare"):

@@ -172,7 +172,7 @@ def test_correction_by_ids():
     chat.script = [ChatReply(" Wait.", ids=(11, 12))]
     assert intervene(judge, accepted="x is") == Correction(ids=(11, 12))
     chat.script = [ChatReply(" Wait.")]
-    with pytest.raises(JudgeError, match="shares_tokenizer=False"):
+    with pytest.raises(JudgeError, match="judge_shares_tokenizer: false"):
         intervene(judge, accepted="x is")
 
 
@@ -338,7 +338,7 @@ def test_probe():
     with pytest.raises(JudgeError, match="--reasoning-parser"):
         asyncio.run(judge.probe())
     judge, _ = judge_of(ChatReply("I would keep it."))
-    with pytest.raises(JudgeError, match="constrain_reply=True"):
+    with pytest.raises(JudgeError, match="judge_constrain_reply: true"):
         asyncio.run(judge.probe())
     judge, _ = judge_of(JudgeError("no such model"))
     with pytest.raises(JudgeError, match="no such model"):

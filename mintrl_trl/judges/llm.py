@@ -178,10 +178,10 @@ class LLMJudge:
         return getattr(self.chat, "model", None) or self._model or ""
 
     @property
-    def base_urls(self) -> tuple[str, ...]:
-        """Addresses of its endpoints, where it is asked at any."""
-        chats = getattr(self.chat, "chats", (self.chat,))
-        return tuple(chat.base_url for chat in chats if isinstance(chat, OpenAIChat))
+    def name(self) -> str:
+        """What messages call it: its model and where it is asked, not the objects behind."""
+        model, where = self.weight_version, getattr(self.chat, "shown_url", "")
+        return f"the judge{f' {model!r}' if model else ''} at {where}" if where else repr(self)
 
     @property
     def exhausted(self) -> bool:
@@ -271,7 +271,7 @@ class LLMJudge:
         if not self.shares_tokenizer or not text:
             return Correction(text=text)
         if reply.ids is None:
-            raise JudgeError(f"{self!r} sent no token ids; without them set shares_tokenizer=False")
+            raise JudgeError(f"{self.name} sent no token ids; without them set judge_shares_tokenizer: false")
         # Ids spell the reply as it came: where something was taken off, only the text is right.
         if text != reply.text:
             return Correction(text=text)
@@ -351,7 +351,7 @@ class LLMJudge:
             self.account.add(role, Usage(1, 0, *tokens, seconds, reply.cached_tokens))
             if self.exhausted and not before:
                 spent_tokens, _ = self.account.spent
-                logger.warning("%r has spent its budget (%d tokens): no more reviews from here on", self, spent_tokens)
+                logger.warning("%s has spent its budget (%d tokens): no more reviews", self.name, spent_tokens)
 
     async def persist(self, role: str, seed: int, request: Callable[[], Awaitable[Any]]) -> Any:
         """Make a request; repeat it after transport faults, with capped and growing pauses.
