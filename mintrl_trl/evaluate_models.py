@@ -312,7 +312,9 @@ def _generator(model: EvalModel, jobs: Sequence[_Job], settings: EvalSettings) -
 def _fill(job: _Job, generator: Any, settings: EvalSettings, console: Console) -> None:
     def watch(progress, there: int) -> LiveProgress:
         label = f"{job.model.label} on {job.benchmark.name}" + (f" ({there:,} there before)" if there else "")
-        return LiveProgress(progress, label, console=console, time_left=True)
+        if not console.is_terminal:  # a line every half minute follows
+            logger.info("%s: sampling", label)
+        return LiveProgress(progress, label, console=console, time_left=True, noun="responses")
 
     fill(
         job.folder,

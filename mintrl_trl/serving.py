@@ -201,7 +201,10 @@ def _policy_command(recipe: Recipe, url: str, machine: Machine, more: Sequence[s
 
 def _judge_command(recipe: Recipe, machine: Machine, more: Sequence[str]) -> ServerCommand:
     args = recipe.config
-    if not args.needs_judge or args.judge not in ("llm", "self"):
+    if not args.needs_judge:
+        allowed = "the judge of a method with reviews; this one needs no such server"
+        raise ConfigError("judge", args.judge, allowed, "start no server for it")
+    if args.judge not in ("llm", "self"):
         raise ConfigError("judge", args.judge, "llm or self for a server of the judge", "set `judge: llm`")
     if judges_on_policy_server(args):
         allowed = "the address of a second server; without one the policy's server judges, too"

@@ -98,7 +98,7 @@ def _scores(results: Mapping[int, EvalResult]) -> Table:
     table.add_column("problems")
     for n in sorted({1, k}):
         for update in updates:
-            when = "before" if update == 0 else f"after {update} updates"
+            when = "before" if update == 0 else f"after {update} update{'' if update == 1 else 's'}"
             table.add_column(f"pass@{n}\n{when}", justify="right")
     for subset in (*results[updates[0]].subsets, None):
         cells = [f"{results[u].pass_at(n, subset):.1%}" for n in sorted({1, k}) for u in updates]

@@ -220,6 +220,9 @@ def test_what_ends_early_says_how_to_go_on(capsys, monkeypatch, error, code):
 
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", fail)
     assert main(["eval", BASE, *CHAINS]) == code
+    assert "saved" not in capsys.readouterr().err  # nothing was finished
+    SampleFolder("evaluations/chains_base/chains").append(Sample("chains/0", 0, (1,), "", "length"))
+    assert main(["eval", BASE, *CHAINS]) == code
     assert "the same command continues" in capsys.readouterr().err
 
 

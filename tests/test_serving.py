@@ -121,7 +121,7 @@ def test_several_policy_servers_divide_the_rollouts():
         ("judge", ONE_GPU, (), "`judge_base_url` is None.*mintrl serve policy"),
         ("judge", DEEPSEEK, (), "this endpoint is someone else's"),
         ("judge", PAPER, ("--judge_base_url", "http://localhost:8000/v1"), "whose weights every update replaces"),
-        ("judge", PAPER, ("--intervention_updates", "0"), "for a server of the judge"),
+        ("judge", PAPER, ("--intervention_updates", "0"), "needs no such server"),
         ("policy", ONE_GPU, ("--lora_r", "600"), "`lora_r` is 600. Allowed: at most 512"),
     ],
 )

@@ -34,7 +34,7 @@ def draw_training(columns: Sequence[Sequence[Curve]], switch: int | None, path: 
             one.set_title(spelled(curves[0].quantity))
             _draw_curves(one, curves, look)
             one.set_xlabel("update")
-            one.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 2.5, 5, 10]))
+            one.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1))
             values = [point.smoothed for curve in curves for point in curve.points]
             if min(values) >= 0:
                 one.set_ylim(0.0, max(one.get_ylim()[1], 1.1 * max(values)))
@@ -52,7 +52,8 @@ def draw_wall_clock(columns: Sequence[Sequence[Curve]], path: Path) -> None:
             one.set_title(spelled(curves[0].quantity))
             _draw_curves(one, curves, look, scale=_MINUTE, markers="evaluation" in curves[0].quantity)
             one.set_xlabel("wall-clock time of the updates (minutes)")
-            one.set_ylim(bottom=0.0)
+            highest = max(point.value for curve in curves for point in curve.points)
+            one.set_ylim(0.0, max(one.get_ylim()[1], 1.05 * highest))  # room for markers on the highest point
             one.set_xlim(left=0.0)
 
 
@@ -242,6 +243,7 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], look: dict, scale: float =
             axes.fill_between(xs, *zip(*band, strict=True), color=one.colour, alpha=0.15, linewidth=0)
         elif not markers:
             axes.plot(xs, [point.value for point in curve.points], color=one.colour, alpha=0.22, linewidth=0.8)
-        marker = {"marker": one.marker, "markersize": 4.5} if markers else {}
+        alone = len(curve.points) == 1  # no line goes through one point
+        marker = {"marker": one.marker, "markersize": 4.5} if markers or alone else {}
         over = 3.0 if one.dashes == "-" else 3.5  # what is dashed shows what it runs along
         axes.plot(xs, ys, color=one.colour, linestyle=one.dashes, label=spelled(curve.group), zorder=over, **marker)

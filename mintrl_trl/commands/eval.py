@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from ..evaluation.samples import SAMPLES
     from ..evaluation.table import make_table
     from ..reporting.evaluation_table import print_table
 
@@ -96,7 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         models, domains, notes, places = _measured(arguments, Console(stderr=True))
     except (KeyboardInterrupt, GenerationError):
-        sys.stderr.write("What was finished is saved; the same command continues.\n")
+        if any(arguments.out.glob(f"*/*/{SAMPLES}")):
+            sys.stderr.write("What was finished is saved; the same command continues.\n")
         raise
     alike: dict[frozenset[str], list[Evaluated]] = {}
     for model in models:
