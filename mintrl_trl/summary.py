@@ -100,7 +100,8 @@ def _scores(results: Mapping[int, EvalResult]) -> Table:
         for update in updates:
             when = "before" if update == 0 else f"after {update} update{'' if update == 1 else 's'}"
             table.add_column(f"pass@{n}\n{when}", justify="right")
-    for subset in (*results[updates[0]].subsets, None):
+    subsets = results[updates[0]].subsets
+    for subset in (*(subsets if len(subsets) > 1 else ()), None):  # one alone is all
         cells = [f"{results[u].pass_at(n, subset):.1%}" for n in sorted({1, k}) for u in updates]
         table.add_row(subset or "all", *cells)
     return table

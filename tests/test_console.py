@@ -142,3 +142,9 @@ def test_a_line_costs_next_to_nothing():
     for update in range(1000):
         shown.line(FULL, update, 1000)
     assert time.perf_counter() - started < 1
+
+
+def test_a_loss_that_says_how_far_a_run_is_stands_in_the_line():
+    shown = ConsoleCallback(0, Console(file=io.StringIO()), loss="distillation loss")
+    line = shown.line({"loss": 0.01234, "rewards/control": 0.5}, 3, 150)
+    assert line.startswith("update   3/150 on-policy · distillation loss 0.0123 · reward 0.50")

@@ -260,6 +260,18 @@ def test_an_evaluation_remembers_its_data_folder(monkeypatch):
     assert origin == {"model": BASE, "benchmark": "chains", "limit": 1, "data": str(Path("data").resolve())}
 
 
+def test_a_scheduler_that_ends_it_is_told_how_to_go_on(stored, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "mintrl_trl.evaluate_models.local_generator", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        main(["eval", BASE, *CHAINS[:-1], "3"])
+    assert end.value.code == 143
+    assert "the same command continues" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_maths_is_scored_by_what_stands_in_the_boxes(capsys):
     """Hand-written responses under a hand-written header, as a model would have left them."""
     Path("rows.jsonl").write_text(

@@ -204,7 +204,7 @@ def _passes(sources: Sources, output: Path, options: Options) -> Drawn:
         return Drawn("4a", (), "no benchmark that all models were evaluated on" if sources.models else without)
     files = _curve_files(output, "figure_4a_pass_at_k", columns)
     drawing.draw_passes(columns, files[0])
-    return Drawn("4a", files, _ends(columns[-1]))
+    return Drawn("4a", files, _ends(columns[-1], ".1%"))
 
 
 def _keywords(sources: Sources, output: Path, options: Options) -> Drawn:
@@ -259,9 +259,9 @@ def _curve_files(output: Path, stem: str, columns: Sequence[Sequence[Curve]]) ->
     return output / f"{stem}.png", write_table(output / f"{stem}.csv", rows)
 
 
-def _ends(curves: Sequence[Curve]) -> str:
+def _ends(curves: Sequence[Curve], form: str = ".3g") -> str:
     """Where the curves of a panel begin and end, in words."""
-    parts = (f"{one.group} {one.points[0].smoothed:.3g} to {one.points[-1].smoothed:.3g}" for one in curves)
+    parts = (f"{one.group} {one.points[0].smoothed:{form}} to {one.points[-1].smoothed:{form}}" for one in curves)
     return f"{curves[0].quantity}: {', '.join(parts)}"
 
 

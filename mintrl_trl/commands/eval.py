@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import signal
 import sys
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +43,7 @@ examples:
   mintrl eval runs/gsm8k_smollm2 --benchmarks gsm8k --data data --held-out rows.jsonl --max-completion-length 512
   mintrl eval evaluations --rescore
 
-exit code: 0 done, 2 it could not be done, 130 interrupted
+exit code: 0 done, 2 it could not be done, 130 interrupted, 143 terminated
 """
 
 
@@ -95,8 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
         fix = "name a file, and make its folder first"
         raise ConfigError("json", str(arguments.json), "a file in a folder that exists", fix)
     try:
-        models, domains, notes, places = _measured(arguments, Console(stderr=True))
-    except (KeyboardInterrupt, GenerationError):
+        with _ended_by_a_scheduler():
+            models, domains, notes, places = _measured(arguments, Console(stderr=True))
+    except (KeyboardInterrupt, SystemExit, GenerationError):
         if any(arguments.out.glob(f"*/*/{SAMPLES}")):
             sys.stderr.write("What was finished is saved; the same command continues.\n")
         raise
@@ -120,6 +124,23 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(words, markup=False, soft_wrap=True)
     sys.stdout.flush()
     return CLEAN
+
+
+@contextmanager
+def _ended_by_a_scheduler() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, with the exit code that it has without this."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may have handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _measured(
