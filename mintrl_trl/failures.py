@@ -71,9 +71,10 @@ def _leave(trainer: "MInTRLTrainer", error: Exception) -> None:
     if not _on_main(trainer, lambda: _is_whole(path)):
         trainer._save_checkpoint(trainer.model, trial=None)
     if _on_main(trainer, lambda: read_checkpoint(path).problem is None):
-        error.add_note(f"All {update} updates are saved; go on with --resume_from_checkpoint {path}")
+        saved = "The one update is" if update == 1 else f"All {update} updates are"
+        error.add_note(f"{saved} saved; go on with --resume_from_checkpoint {path}")
     else:
-        error.add_note(f"The weights after all {update} updates are in {path}")
+        error.add_note(f"The weights after update {update} are in {path}")
 
 
 def _is_whole(path: Path) -> bool:

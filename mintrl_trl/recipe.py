@@ -149,7 +149,8 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
         check_keys(given, *classes)
         _check_values(given, parser)
     values = implied_settings(flag_values.get("method", values.get("method"))) | values
-    parser.set_defaults_with_config(**values)
+    if not {"-h", "--help"} & set(flags) or path != default:  # else the help would show the default recipe's settings
+        parser.set_defaults_with_config(**values)
     try:
         recipe = Recipe(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
     except MInTRLError:

@@ -334,6 +334,14 @@ def test_a_judge_on_the_policys_server_is_not_asked_while_that_is_down(setup):
     assert "not asked until that is up" in setup.findings()[-1].text
 
 
+def test_no_more_room_is_advised_than_the_model_has_positions(setup):
+    setup.alone_on_one_server()  # a review by the same server takes more than a rollout
+    setup.policy.max_model_len = 1024
+    setup.settings["judge_max_tokens"] = 60_000
+    fixes = [finding.fix for finding in setup.findings() if finding.level is Level.PROBLEM]
+    assert "restart it with --max-model-len 40960" in fixes
+
+
 def test_a_full_disk(setup, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 9, 1))

@@ -229,6 +229,6 @@ def test_what_one_process_cannot_do_costs_no_update_of_two(tmp_path, kind):
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     path = tmp_path / "lost" / "checkpoint-1"
-    note = f"All 1 updates are saved; go on with --resume_from_checkpoint {path}"
+    note = f"The one update is saved; go on with --resume_from_checkpoint {path}"
     assert first["raised"] == second["raised"] == ["the server is gone", note]
     assert_same_weights(first["whole"], first["again"])

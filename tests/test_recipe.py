@@ -124,6 +124,14 @@ def test_a_mapping_on_the_command_line_is_yaml_or_json(tmp_path, flags):
     assert wrong.startswith("`judge_extra_body` is '{thinking: {type'. Allowed: a mapping (")
 
 
+def test_help_shows_the_defaults_of_settings_and_not_of_the_recipe_that_is_run_without_one(capsys):
+    with pytest.raises(SystemExit):
+        parse_recipe(["--help"], default=QUICKSTART)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--judge {llm,self,exact,local}" in text and "--weight_sync {auto,lora,checkpoint,nccl}" in text
+    assert "In tokens, at least 1. (default: 16384)" in text  # max_completion_length
+
+
 def test_unset_values_are_null(tmp_path):
     assert recipe_of(tmp_path, CHAINS + "delta: null\nmodel_name_or_path:\n").config.delta is None
     assert "`seed` is None. Allowed: a whole number. Fix: set seed=42" in refusal(tmp_path, CHAINS + "seed: null")

@@ -34,6 +34,7 @@ _T = TypeVar("_T")
 _ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: spreads consecutive positions over all seeds
 _SEEDS = 2**63
 _GONE = LOST_KINDS | {"status_404"}  # no server there, or a new one that does not know the adapter
+_QUIET_SECONDS = 30.0  # between two log lines about one kind of fault
 _REST_SECONDS = 1.0  # for the bytes after the last token
 
 
@@ -100,6 +101,7 @@ class VLLMGenerator:
         self.model, self.weight_version = model, ""
         self.recovery: Recovery | None = None
         self._counted = Counter(repeated=0, continued=0)
+        self._told: dict[str, float] = {}  # kind of fault -> when it was logged last
         self.end_ids = frozenset(end_ids)
         self.vocabulary_size, self.max_concurrency = vocabulary_size, max_concurrency
         self.silence_seconds, self.seconds_per_token = silence_seconds, seconds_per_token
@@ -181,7 +183,7 @@ class VLLMGenerator:
                 need,
                 f"at most {room}, the context length of {root}; the two are {max_prompt_length} and "
                 f"{max_completion_length}",
-                f"start the server with --max-model-len {need}, or lower one of the two",
+                f"start the server with --max-model-len {need}, if its model has so many positions, or lower one",
             )
         self._learn_logprobs_mode()
 
@@ -255,7 +257,7 @@ class VLLMGenerator:
                     failing_since = min(failing_since, time.monotonic())
                     if not self._may_go_on(fault, got, attempt, time.monotonic() - failing_since):
                         raise
-                    logger.info("Asking again after: %s", fault)
+                    self._tell(fault)
                     self._counted["continued" if got else "repeated"] += 1
                     pause = max(pause_seconds(attempt, seed), fault.wait_seconds)
                 max_tokens -= got
@@ -264,6 +266,14 @@ class VLLMGenerator:
         # Handed out with the connection back in its pool: whoever lingers on the last tokens holds nothing.
         for token in last:
             yield token
+
+    def _tell(self, fault: ServerError) -> None:
+        """Of hundreds of streams that break at once, the first says why."""
+        now = time.monotonic()
+        if now - self._told.get(fault.kind, -math.inf) >= _QUIET_SECONDS:
+            self._told[fault.kind] = now
+            text = "Asking again after: %s. Others that fail alike within %g s are only counted."
+            logger.info(text, fault, _QUIET_SECONDS)
 
     def _request(self, prefix: list[int], max_tokens: int, seed: int) -> dict[str, Any]:
         return {
