@@ -171,6 +171,24 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     return recipe
 
 
+def refused_keys(path: Path, flags: Sequence[str]) -> list[ConfigError]:
+    """Every key of a recipe file and of flags that is unknown or has a value of another type; none hides another.
+
+    Raises:
+        ConfigError: The file, or the command line as a whole, cannot be read.
+    """
+    values = read_yaml(path)
+    classes = (RecipeArguments, _config_class(values, flags), PolicyArguments)
+    found = []
+    for given in (values, _flag_values(flags, _Parser(classes))):
+        for key, value in given.items():
+            try:
+                check_keys({key: value}, *classes)
+            except ConfigError as error:
+                found.append(error)
+    return found
+
+
 def _config_class(values: Mapping[str, Any], flags: Sequence[str]) -> type[MInTRLConfig]:
     """The trainer's settings; with the switches of ablations where the recipe or a flag names one of them."""
     named = {flag.removeprefix("--").partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")}

@@ -342,6 +342,19 @@ def test_no_more_room_is_advised_than_the_model_has_positions(setup):
     assert "restart it with --max-model-len 40960" in fixes
 
 
+def test_mistakes_that_do_not_depend_on_each_other_are_found_at_once(setup):
+    setup.settings |= {"chunk_tokns": 3, "max_reviews": "four"}
+    setup.flags = ["--seeed", "1"]
+    found = [str(finding) for finding in setup.findings()]
+    assert all(name in "".join(found) for name in ("`chunk_tokns`", "`max_reviews`", "`seeed`"))
+    assert len(found) == 3
+    del setup.settings["chunk_tokns"], setup.settings["max_reviews"]
+    setup.flags = []
+    setup.settings |= {"model_name_or_path": "models/no-such-model", "dataset": str(setup.folder / "gone.jsonl")}
+    found = [finding for finding in setup.findings() if finding.level is Level.PROBLEM]
+    assert [finding.topic for finding in found[:2]] == ["tokenizer", "data set"]
+
+
 def test_a_full_disk(setup, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 9, 1))
