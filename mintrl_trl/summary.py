@@ -52,7 +52,7 @@ def print_summary(
     record = corrected_rollout(folder)
     if record is not None:
         legend = "green: the judge's, struck through: cut" if console.color_system else "{+the judge's+}, [-cut-]"
-        console.rule(f"a rollout with a correction ({legend})")
+        console.rule(f"a correction ({legend}, in brackets: why)")
         print_rollout(record, console)
         console.rule()
     if results:
