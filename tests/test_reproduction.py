@@ -21,6 +21,7 @@ from benchmarks.reproduction.claims import (
     not_above_base,
     not_testable,
     peaks,
+    peaks_within,
     ratio_within,
     within,
 )
@@ -28,7 +29,7 @@ from benchmarks.reproduction.experiments import EXPERIMENTS
 from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.quick import quick_experiments
 from benchmarks.reproduction.runner import Processes, execute, execute_all, expected_minutes
-from benchmarks.reproduction.scores import Results, Score, margin, matched, read
+from benchmarks.reproduction.scores import Results, Score, margin, margin_of_best, matched, read
 from benchmarks.reproduction.summary import MAX_BYTES, JudgeWork, judge_work, read_summaries, write_summary
 from mintrl_trl.config_ablations import AblationConfig
 from mintrl_trl.config_checks import check_keys
@@ -190,6 +191,56 @@ def test_higher(const, grpo, status):
     assert verdict.status.value == status
 
 
+@pytest.mark.parametrize(
+    ("const", "grpo", "status"),
+    [
+        pytest.param((0.50, 0.51), (0.50, 0.50), "reproduced", id="near"),
+        pytest.param((0.40, 0.60), (0.45, 0.50), "not testable here", id="too far apart to say"),
+        pytest.param((0.60, 0.61), (0.50, 0.50), "not reproduced", id="different"),
+    ],
+)
+def test_noise_makes_nothing_alike(const, grpo, status):
+    assert alike("table/Const", "table/GRPO", "hard@1")(results(const, grpo)).status.value == status
+
+
+@pytest.mark.parametrize(
+    ("const", "status"),
+    [((0.01, 0.02), "reproduced"), ((0.05, 0.60), "not testable here"), ((0.5, 0.51), "not reproduced")],
+    ids=str,
+)
+def test_noise_is_no_proof_that_nothing_was_gained(const, status):
+    assert not_above_base(["table/Const"], "hard@1")(results(const)).status.value == status
+
+
+RULES_OF_ONE = (
+    higher(["table/Const"], ["table/GRPO"], "hard@1"),
+    above_base(["table/Const"], "hard@1"),
+    not_above_base(["table/Const"], "hard@1"),
+    falls(["table/Const"], "intervention/nll"),
+    within(["table/Const"], "hard@1", 0.0, 1.0),
+    higher_at_cost(["table/Const"], "table/GRPO", "hard@1", "seconds"),
+    ratio_within("table/Const", "table/GRPO", "step/seconds", 0.9, 1.1),
+)
+
+
+@pytest.mark.parametrize("rule", RULES_OF_ONE)
+def test_no_verdict_before_all_seeds_are_there(rule):
+    assert rule(results()).status is not Status.NOT_RUN
+    assert rule(results(const=(0.8,))).status is Status.NOT_RUN
+
+
+def test_one_seed_each_says_nothing_of_a_number_without_a_scale():
+    assert margin(Score((0.5,)), Score((0.1,)), 0.0) == float("inf")
+
+
+def test_the_best_of_many_has_to_be_better_by_more():
+    best, other = Score((0.52, 0.56)), Score((0.50, 0.50))
+    # pooled over four: (0.0008 + 3 x 0) / 4 = 0.0002, an error of 0.0141; 3.747 is the 99 % quantile
+    among = [best, other, Score((0.4, 0.4)), Score((0.3, 0.3))]
+    assert margin_of_best(best, other, among) == pytest.approx(3.747 * 0.0002**0.5)
+    assert margin_of_best(other, other, [other]) == pytest.approx(0.01 * 2.764)
+
+
 def test_verdict_names_the_numbers_behind_it():
     verdict = higher(["table/Const"], ["table/GRPO"], "hard@1")(results())
     assert verdict.numbers == "Const 81.0 ± 1.4 %, GRPO 11.0 ± 1.4 %"
@@ -250,6 +301,9 @@ def test_peak_lies_below_the_largest_share(most, status):
     ]
     found = Results([Experiment("figure", "", "", tuple(arms), (0,))], {s["key"]: s for s in summaries})
     assert peaks(["figure/some", "figure/most"], "figure/none", "all@1")(found).status.value == status
+    arms = ["figure/some", "figure/most"], "figure/none", "all@1"
+    where = [peaks_within(*arms, low, high)(found).status.value for low, high in ((0.01, 0.04), (0.1, 0.4))]
+    assert where == (["reproduced", "not reproduced"] if status == "reproduced" else ["not testable here"] * 2)
 
 
 # Summaries, and the page
