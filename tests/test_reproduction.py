@@ -30,7 +30,16 @@ from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.quick import quick_experiments
 from benchmarks.reproduction.runner import Processes, execute, execute_all, expected_minutes
 from benchmarks.reproduction.scores import Results, Score, margin, margin_of_best, matched, read
-from benchmarks.reproduction.summary import MAX_BYTES, JudgeWork, judge_work, read_summaries, write_summary
+from benchmarks.reproduction.summary import (
+    MAX_BYTES,
+    JudgeWork,
+    _curves,
+    helper_prompt_tokens,
+    judge_work,
+    read_summaries,
+    teacher_reading,
+    write_summary,
+)
 from mintrl_trl.config_ablations import AblationConfig
 from mintrl_trl.config_checks import check_keys
 from mintrl_trl.recipe import PolicyArguments, RecipeArguments, parse_recipe
@@ -322,13 +331,32 @@ def test_summary_is_written_whole_under_its_key(tmp_path):
 def test_tokens_of_a_judge_that_is_a_model_by_hand(tmp_path):
     keep = {"chunk_start": 0, "chunk_tokens": 16, "kept_tokens": 16, "correction_tokens": 0}
     revise = {"chunk_start": 16, "chunk_tokens": 16, "kept_tokens": 4, "correction_tokens": 1}
-    record = {"update": 3, "prompt": "8B7?", "reviews": [keep, revise]}
+    record = {"update": 3, "prompt": "8B7?", "reviews": [keep, revise]}  # one token begins the prompt
     (tmp_path / "rollouts.jsonl").write_text(
         json.dumps(record) + "\n" + json.dumps(record | {"reviews": []}) + "\n", encoding="utf-8"
     )
     # five tokens of prompt: 5 + 16, then 5 + 32, then 5 + 20
-    assert judge_work(tmp_path / "rollouts.jsonl") == {3: JudgeWork(2, 1, read=21 + 37 + 25, written=1)}
-    assert judge_work(tmp_path / "none.jsonl") == {}
+    assert judge_work(tmp_path / "rollouts.jsonl", 5) == {3: JudgeWork(2, 1, read=21 + 37 + 25, written=1)}
+    assert judge_work(tmp_path / "none.jsonl", 5) == {}
+
+
+def test_whoever_reads_a_solution_is_charged_for_it():
+    question, solution = 19, 52 - 1  # tokens; a solution of a judge has no end
+    for recipe in ("quickstart", "chains_opd", "chains_teacher_judge"):
+        assert helper_prompt_tokens(Cell(recipe, (), 0, "")) == question
+    for recipe in ("chains_opsd", "chains_self_judge"):
+        assert helper_prompt_tokens(Cell(recipe, (), 0, "")) > question + solution
+    read = teacher_reading({"tokens/policy": 6000.0}, Cell("chains_opd", (), 0, ""), question)
+    assert read == {"positions/teacher": 6000 + 128 * 19}
+    assert teacher_reading({"update": 0}, Cell("chains_opd", (), 0, ""), question) == {}
+
+
+def test_ends_of_curves_are_the_same_updates_in_runs_of_any_length():
+    for updates in (150, 200, 400):
+        lines = [{"update": update, "grad_norm": float(update)} for update in range(1, updates + 1)]
+        curve = read({"curves": _curves(lines)}, "grad_norm:last", 150)
+        assert curve == pytest.approx((121 + 150) / 2), updates  # a fifth of 150
+    assert max(map(len, _curves(lines).values())) <= 40
 
 
 def test_minutes_are_measured_or_taken_from_runs_of_the_same_recipe():

@@ -101,7 +101,7 @@ def all_of(rules: Mapping[str, Rule]) -> Rule:
 
 
 def alike(left: str, right: str, metric: str) -> Rule:
-    """The two differ by less than `ALIKE`, chance included; where seeds are too far apart to say so, nothing is said."""
+    """The two differ by less than `ALIKE`, chance included; where seeds are too far apart for that, nothing is said."""
 
     def rule(results: Results) -> Verdict:
         scores = _scores(results, (left, right), metric)

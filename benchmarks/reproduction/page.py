@@ -199,8 +199,8 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         "## Where the numbers come from",
         "",
         "`tokens per update` counts what the policy sampled, kept or not; what a judge, as a language model without "
-        "a cache, would have read and written; what MENTOR's expert read; what the teacher of SFT+GRPO wrote. What a "
-        "teacher reads in distillation is left out: it is what the policy sampled, once more. `minutes` is the "
+        "a cache, would have read and written; what MENTOR's expert read; what the teacher of SFT+GRPO wrote; what a "
+        "teacher read in distillation. `minutes` is the "
         "wall-clock of a process of one thread, evaluations included, with another one beside it.",
         "",
         "| experiment | runs | seeds | commits | minutes | machine |",
