@@ -5,7 +5,7 @@ named there by commit, seeds, minutes and machine.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,19 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         minutes = sum(summary["minutes"] for summary in runs)
         row = (experiment.title, str(len(runs)), seeds, commits, f"{minutes:.0f}", machines)
         lines.append(f"| {' | '.join(row)} |")
+    cells = distinct(cell for experiment in experiments for cell in experiment.cells() if cell.known)
+    lines += _models(summaries[cell.key] for cell in cells if cell.key in summaries)
     return "\n".join(lines)
+
+
+def _models(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which weights teachers, experts and judges had; more than one of a name is bad news."""
+    counts = Counter(made_with for summary in summaries for made_with in summary.get("models", {}).items())
+    lines = [f"{model} with hash {found} in {number} runs" for (model, found), number in sorted(counts.items())]
+    if not lines:
+        return []
+    mixed = "" if len({model for model, _ in counts}) == len(counts) else " **Not all runs had the same teacher.**"
+    return ["", f"Teacher, expert and judge: {'; '.join(lines)}.{mixed}"]
 
 
 def _commit(described: str | None) -> str:

@@ -22,7 +22,7 @@ from mintrl_trl.evaluation import pass_at_k
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.training_rows import problem_of
 
-from .cells import Cell
+from .cells import RECIPES, Cell, digest
 
 MAX_BYTES = 20_000
 POINTS = 40  # of a curve at most; neighbouring updates are averaged
@@ -79,6 +79,7 @@ def summarize(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         "seed": cell.seed,
         "updates": cell.updates,
         "settings": cell.resolved(),
+        "models": {model: digest(RECIPES.parent / model) for model in sorted(cell.models)},
         "minutes": round(seconds / 60, 2),
         "commit": json.loads((folder / "versions.json").read_text(encoding="utf-8"))["git_commit"],
         "machine": machine(),
@@ -103,6 +104,16 @@ def write_summary(summary: Mapping[str, Any], folder: Path) -> Path:
     part.write_text(text, encoding="utf-8")
     part.replace(path)
     return path
+
+
+def with_other_models(summaries: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Keys of those whose teacher, expert or judge had other weights than the model that is here now."""
+    return {
+        key
+        for key, summary in summaries.items()
+        for model, made_with in summary.get("models", {}).items()
+        if (RECIPES.parent / model).is_dir() and digest(RECIPES.parent / model) != made_with
+    }
 
 
 def read_summaries(folder: Path) -> dict[str, dict[str, Any]]:
