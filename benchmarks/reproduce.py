@@ -68,7 +68,7 @@ def main() -> int:
             console.print("Interrupted. Finished cells are kept; start again to go on with the others.")
             return 130
 
-    page = write_page(experiments, read_summaries(summaries), docs, quick=options.quick)
+    page = write_page(experiments, read_summaries(summaries), docs, quick=options.quick, failed=failed)
     console.print(f"{page}: claims, verdicts and tables")
     for cell in failed:
         console.print(f"failed: {cell.label}, seed {cell.seed}: {runs / cell.folder_name / 'log.txt'}", markup=False)

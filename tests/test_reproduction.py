@@ -201,6 +201,11 @@ def test_page_has_every_kind_of_figure(tmp_path):
     assert all(f"](reproduction/{name})" in page for name in figures)
 
 
+def test_page_names_runs_that_failed(tmp_path):
+    page = write_page([EXPERIMENT], {}, tmp_path, quick=False, failed=[CONST.cell(1)]).read_text(encoding="utf-8")
+    assert "**1 runs failed and are missing below:** Const, seed 1." in page
+
+
 # Processes
 
 
