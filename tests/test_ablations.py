@@ -287,6 +287,11 @@ def test_optimizer_is_reset_after_the_updates_that_are_named(tmp_path):
         ({"const_bonus": "tokens", "dry_run_worst_case": True}, "dry_run_worst_case"),
         ({"reset_optimizer_at": 0}, "reset_optimizer_at"),
         ({"reset_optimizer_at": 3, "updates_per_generation": 2}, "reset_optimizer_at"),
+        ({"const_bonus": "tokens", "num_control": 16, "num_intervened": 0}, "const_bonus"),
+        ({"const_bonus": "equal", "max_reviews": 0}, "const_bonus"),
+        ({"const_bonus": "successes", "judge_variant": "placebo"}, "const_bonus"),
+        ({"phase1_loss": "grpo", "intervention_credit": "masked", "max_reviews": 0}, "intervention_credit"),
+        ({"reset_optimizer_at": 90, "max_steps": 90}, "reset_optimizer_at"),
     ],
 )
 def test_switch_that_would_not_act_is_refused(values, field, tmp_path):
