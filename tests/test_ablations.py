@@ -307,3 +307,17 @@ def test_recipe_is_read_with_switches_only_where_it_names_one(tmp_path):
     assert type(plain) is MInTRLConfig
     assert type(ablated) is AblationConfig
     assert ablated.const_bonus == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flag", "field"),
+    [
+        ("chains_mentor", "--phase1_loss=grpo", "phase1_loss"),
+        ("chains_opd", "--reset_optimizer_at=9", "reset_optimizer_at"),
+        ("chains_sft_grpo", "--reset_optimizer_at=9", "reset_optimizer_at"),
+    ],
+)
+def test_methods_that_are_not_taken_apart_refuse_switches(recipe, flag, field, tmp_path):
+    with pytest.raises(ConfigError) as error:
+        parse_recipe([f"--output_dir={tmp_path}", flag], default=RECIPES / f"{recipe}.yaml")
+    assert error.value.field == field

@@ -12,6 +12,7 @@ from benchmarks.reproduction.claims import (
     higher,
     higher_at_cost,
     not_above_base,
+    not_higher,
     not_testable,
     peaks,
     peaks_within,
@@ -82,6 +83,18 @@ def test_higher(const, grpo, status):
 )
 def test_noise_makes_nothing_alike(const, grpo, status):
     assert alike("table/Const", "table/GRPO", "hard@1")(results(const, grpo)).status.value == status
+
+
+@pytest.mark.parametrize(
+    ("const", "status"),
+    [
+        pytest.param((0.20, 0.21), "reproduced", id="lower"),
+        pytest.param((0.30, 0.60), "not testable here", id="too far apart to say"),
+        pytest.param((0.60, 0.61), "not reproduced", id="higher"),
+    ],
+)
+def test_what_is_worse_gains_nothing(const, status):
+    assert not_higher("table/Const", "table/GRPO", "hard@1")(results(const, (0.5, 0.5))).status.value == status
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from .claims import (
     higher,
     higher_at_cost,
     not_above_base,
+    not_higher,
     not_testable,
     peaks,
     peaks_within,
@@ -48,6 +49,7 @@ UNTRUE_CONST = tuple(f"questions/Const, {reward}" for reward in UNTRUE)
 UNTRUE_HARD_CONST = tuple(f"{name}, harder world" for name in UNTRUE_CONST)
 
 ALIKE_RULE = f"no difference in Pass@1 of all problems, and {100 * ALIKE:.0f} points ruled out"
+NOT_HIGHER_RULE = f"no higher Pass@1 of all problems, and a gain of {100 * ALIKE:.0f} points ruled out"
 NO_GAIN_RULE = (
     f"no arm above the base model in Pass@16 of hard problems, and a gain of {100 * NO_GAIN:.0f} points ruled out"
 )
@@ -273,8 +275,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         QUESTION,
         "The gain is the rollouts': the regression on on-policy rollouts does not beat GRPO.",
-        alike("losses/on-policy, regression", "losses/GRPO", "all@1"),
-        ALIKE_RULE,
+        not_higher("losses/on-policy, regression", "losses/GRPO", "all@1"),
+        NOT_HIGHER_RULE,
     ),
     Claim(
         "Section 2.3",
@@ -297,8 +299,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         QUESTION,
         "It is not the reset of the optimizer: GRPO with one gains nothing.",
-        alike("questions/GRPO, optimizer reset", "questions/GRPO", "all@1"),
-        ALIKE_RULE,
+        not_higher("questions/GRPO, optimizer reset", "questions/GRPO", "all@1"),
+        NOT_HIGHER_RULE,
     ),
     Claim(
         QUESTION,
@@ -346,8 +348,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         QUESTION,
         "Withholding the bonus from rollouts that fail does not help.",
-        alike("bonus/MInTRL-Const", "bonus/rewarded rollouts alone", "all@1"),
-        ALIKE_RULE,
+        not_higher("bonus/rewarded rollouts alone", "bonus/MInTRL-Const", "all@1"),
+        NOT_HIGHER_RULE,
     ),
     Claim(
         QUESTION,

@@ -118,6 +118,24 @@ def alike(left: str, right: str, metric: str) -> Rule:
     return rule
 
 
+def not_higher(left: str, right: str, metric: str) -> Rule:
+    """The first is not above the second by `ALIKE`, chance included; where seeds are too far apart, nothing is said."""
+
+    def rule(results: Results) -> Verdict:
+        scores = _scores(results, (left, right), metric)
+        if scores is None:
+            return NOT_RUN
+        shown = _listed(scores, metric)
+        if _above(scores[left], scores[right], True):
+            return Verdict(Status.NOT_REPRODUCED, shown)
+        most = scores[left].mean - scores[right].mean + margin(scores[left], scores[right])
+        if most > ALIKE:
+            return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread the gain may be {100 * most:.0f} points")
+        return Verdict(Status.REPRODUCED, shown)
+
+    return rule
+
+
 def above_base(arms: Sequence[str], metric: str) -> Rule:
     """Each arm above the model it began with, by more than chance."""
 
