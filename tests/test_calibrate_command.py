@@ -5,11 +5,13 @@ import logging
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from mintrl_trl import calibrate
 from mintrl_trl.calibrate import CalibrationSettings
 from mintrl_trl.cli import main
 from mintrl_trl.data.chains import BOS_ID, EOS_ID, World, base_model_path, encode
@@ -48,6 +50,20 @@ def test_refused_before_the_model_is_read(flags, message, capsys, monkeypatch):
     assert main(["calibrate", "--config", EXACT, *flags]) == 2
     assert message in capsys.readouterr().err
     assert not Path("calibration/quickstart/controls").exists()
+
+
+def test_the_base_model_on_the_policys_server_is_its_own_judge(monkeypatch):
+    async def found(judge):
+        asked.append(judge)
+
+    asked = []
+    monkeypatch.setattr("mintrl_trl.judges.llm.LLMJudge.probe", found)
+    recipe = parse_recipe(["--config", str(RECIPES / "gsm8k_smollm2_server.yaml")], default=Path(SELF))
+    model = SimpleNamespace(name="base", tokenizer=None, vocabulary=None)
+    monkeypatch.setattr("mintrl_trl.judges.llm.LLMJudge.prepare", lambda *args, **options: None)
+    judge = calibrate._judge(SimpleNamespace(judge=None), recipe.config, model, None)
+    assert asked == [judge]
+    assert judge.wait_for_server is None
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ DEEPSEEK = ROOT / "recipes" / "math_qwen3_1.7b_deepseek.yaml"
 LOCAL = ROOT / "recipes" / "gsm8k_smollm2.yaml"
 
 
+@pytest.fixture(autouse=True)
+def without_an_environment_for_vllm(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
 def recipe_of(path=PAPER, *flags):
     return parse_recipe(["--config", str(path), *flags], default=path)
 
