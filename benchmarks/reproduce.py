@@ -18,7 +18,7 @@ from reproduction.experiments import EXPERIMENTS
 from reproduction.page import write_page
 from reproduction.quick import quick_experiments
 from reproduction.runner import ROOT, execute_all, expected_minutes, make_models, plan_table
-from reproduction.summary import read_summaries
+from reproduction.summary import read_summaries, with_other_models
 from rich.console import Console
 
 
@@ -48,6 +48,11 @@ def main() -> int:
     failed = []
     if not options.page:
         kept = read_summaries(summaries)
+        if others := with_other_models(kept):
+            console.print(
+                f"{len(others)} summaries are of another teacher than the one in models/, and are kept. To compare all "
+                "methods with one teacher, delete them; the page names both."
+            )
         minutes = expected_minutes(cells, kept)
         missing = [cell for cell in cells if cell.key not in kept]
         console.print(plan_table(cells, kept, minutes))
@@ -63,7 +68,7 @@ def main() -> int:
             console.print("Interrupted. Finished cells are kept; start again to go on with the others.")
             return 130
 
-    page = write_page(experiments, read_summaries(summaries), docs, quick=options.quick)
+    page = write_page(experiments, read_summaries(summaries), docs, quick=options.quick, failed=failed)
     console.print(f"{page}: claims, verdicts and tables")
     for cell in failed:
         console.print(f"failed: {cell.label}, seed {cell.seed}: {runs / cell.folder_name / 'log.txt'}", markup=False)

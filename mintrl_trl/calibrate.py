@@ -202,8 +202,10 @@ def _judge(task: Task, args: MInTRLConfig, model: EvalModel, generator: PolicyGe
     """The recipe's judge, asked once where it can be."""
     owner = SimpleNamespace(
         args=args, processing_class=model.tokenizer, accelerator=SimpleNamespace(num_processes=1)
-    )  # what is read of a trainer
-    served = SimpleNamespace(base_model=model.name, keeps_base=True) if args.generation == "vllm" else None
+    )  # what is read of a trainer, and of a policy on a server; no server is waited for here: pilots are continued
+    served = None
+    if args.generation == "vllm":
+        served = SimpleNamespace(base_model=model.name, keeps_base=True, waiting_for=lambda urls: None)
     judge = build_judge(owner, task.judge, generator, model.vocabulary, served, starts_as_base=True)
     if hasattr(judge, "probe"):
         shared_loop().run(judge.probe())

@@ -141,7 +141,10 @@ class MInTRLConfig(JudgeConfig, HubConfig, GRPOConfig):
 
     # --- Where policy tokens come from
     generation: str | None = setting(
-        None, "'local' (in process) or 'vllm' (a vLLM server). Unset: 'vllm' with use_vllm, else 'local'."
+        None,
+        "'local' (in process) or 'vllm' (a vLLM server). Unset: 'vllm' with use_vllm, else 'local'.",
+        "local",
+        "vllm",
     )
     local_max_batch: int = setting(256, "Rows that the local generator decodes at once, at most. At least 1.")
     max_concurrent_rollouts: int = setting(512, "Rollouts in flight at once, per process. At least 1.")
@@ -150,6 +153,10 @@ class MInTRLConfig(JudgeConfig, HubConfig, GRPOConfig):
         "How new weights reach the vLLM server: 'lora' (adapter files), 'checkpoint' (a saved folder it reloads), "
         "'nccl' (full weights from GPU to GPU; needs vLLM in the trainer's environment, too) or 'auto' (lora with a "
         "PEFT adapter, else checkpoint).",
+        "auto",
+        "lora",
+        "checkpoint",
+        "nccl",
     )
     weight_sync_dir: str | None = setting(
         None, "Folder for those files, readable by the server under the same path. Unset: inside output_dir."

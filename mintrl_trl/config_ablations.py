@@ -83,6 +83,10 @@ class AblationConfig(MInTRLConfig):
             name = "phase1_loss" if grpo else "const_bonus"
             allowed = "its default in a run without phase 1"
             raise ConfigError(name, getattr(self, name), allowed, "set `intervention_updates` above 0")
+        for name, neutral in (("intervention_credit", "full"), ("const_bonus", "rollout")):
+            if getattr(self, name) != neutral and (missing := self._without_interventions()) is not None:
+                allowed = f"{neutral!r} with {missing}: no rollout has a token of the judge"
+                raise ConfigError(name, getattr(self, name), allowed, f"remove `{name}`")
         if grpo:
             for name, value in _PLAIN_GRPO.items():
                 if getattr(self, name) != value:
@@ -91,6 +95,16 @@ class AblationConfig(MInTRLConfig):
         if self.reset_optimizer_at is not None and self.reset_optimizer_at % self.updates_per_batch:
             allowed = f"a multiple of {self.updates_per_batch}, so that no generated batch is split"
             raise ConfigError("reset_optimizer_at", self.reset_optimizer_at, allowed, "choose one")
+        if self.reset_optimizer_at is not None and 0 < self.max_steps <= self.reset_optimizer_at:
+            allowed = f"below max_steps={self.max_steps}, after which nothing is trained"
+            raise ConfigError("reset_optimizer_at", self.reset_optimizer_at, allowed, "lower it")
+
+    def _without_interventions(self) -> str | None:
+        """The setting that keeps intervention tokens out of all rollouts, if one does."""
+        for name, none in (("num_intervened", 0), ("max_reviews", 0), ("judge_variant", "placebo")):
+            if getattr(self, name) == none:
+                return f"{name}={none!r}"
+        return None
 
     def grpo_settings(self) -> IntervenedGRPO:
         """Settings of the GRPO loss of phase 1."""

@@ -243,6 +243,9 @@ def _check_judge(config: Any) -> None:
     if config.judge == "llm" and config.anchor == "judge" and config.judge_shares_tokenizer is False:
         allowed = "'const' or 'proxy' with judge_shares_tokenizer=False: text comes without log-probabilities"
         raise ConfigError("anchor", "judge", allowed, "set anchor='const'")
+    if over_http and config.anchor == "judge" and config.judge_temperature != 1:
+        allowed = "1.0 with anchor='judge', whose log-probabilities are those of temperature 1"
+        raise ConfigError("judge_temperature", config.judge_temperature, allowed, "remove judge_temperature")
     if served_self and config.judge_shares_tokenizer is False:
         allowed = "unset with judge='self', whose tokenizer is the policy's own"
         raise ConfigError("judge_shares_tokenizer", False, allowed, "remove judge_shares_tokenizer")
@@ -261,7 +264,11 @@ def _check_judge(config: Any) -> None:
     threshold, in_process = config.judge_likelihood_threshold, config.judge == "self" and not served_self
     if config.judge_keep_bias != 0 and (not in_process or threshold is not None):
         allowed = "0.0 unless judge='self', generation='local' and judge_likelihood_threshold is unset"
-        raise ConfigError("judge_keep_bias", config.judge_keep_bias, allowed, "remove judge_keep_bias")
+        fix = "remove judge_keep_bias"
+        if served_self:
+            allowed = "0.0 with use_vllm: it works with the in-process generator (generation='local') only"
+            fix += ", or set judge_keep_bias=0 on the command line"
+        raise ConfigError("judge_keep_bias", config.judge_keep_bias, allowed, fix)
     if threshold is not None and not in_process and config.judge != "local":
         allowed = f"unset with judge={config.judge!r} and generation={config.generation!r}"
         fix = "remove judge_likelihood_threshold, or set judge='self' with generation='local'"

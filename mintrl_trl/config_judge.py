@@ -22,9 +22,10 @@ WIRE_SETTINGS = (
 )
 
 
-def setting(default: Any, help: str) -> Any:
-    """A dataclass field with the help text that the command line shows."""
-    return field(default=default, metadata={"help": help})
+def setting(default: Any, help: str, *words: str) -> Any:
+    """A dataclass field with the help text that the command line shows, and the words that it allows, if it does."""
+    metavar = {"metavar": "{" + ",".join(words) + "}"} if words else {}
+    return field(default=default, metadata={"help": help, **metavar})
 
 
 @dataclass
@@ -37,6 +38,10 @@ class JudgeConfig:
         "(a program: the rules of the small world, or the public examples of a programming task) or 'local' (for the "
         "small world: another model in the training process, from the folder judge_model). Unset: the object passed to "
         "the trainer, or 'llm' with a URL.",
+        "llm",
+        "self",
+        "exact",
+        "local",
     )
     judge_variant: str = setting(
         "none",
@@ -105,6 +110,8 @@ class JudgeConfig:
         "stop",
         "What follows where reviews without a usable verdict pass no_verdict_limit: 'stop' the run, or "
         "'continue_on_policy', rollouts without reviews, until the judge, asked again after a minute or more, answers.",
+        "stop",
+        "continue_on_policy",
     )
     max_concurrent_reviews: int = setting(
         64, "Judge calls at once, per process; best what its server runs. At least 1."

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checkpoints import list_checkpoints, plain_weights, read_checkpoint
+from .data.chains import base_model_path
 from .errors import CheckpointError, ConfigError
 from .generation.local import LocalGenerator
 from .generation.server_sync import replaced_by
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 DTYPES = ("bfloat16", "float32")
+CHAINS_BASE = "chains_base"  # in a model's place: the base model of the small world
 _ADAPTER = "adapter_config.json"
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 20  # of each file of weights, as many pieces of this size are read for its fingerprint
 
@@ -145,7 +147,7 @@ def find_models(names: Sequence[str]) -> list[EvalModel]:
 
     Args:
         names (`Sequence[str]`): Hub ids, folders of models or adapters, checkpoints, or run folders, which stand for
-            all their whole checkpoints, oldest first.
+            all their whole checkpoints, oldest first. `chains_base` is the small world's base model.
 
     Raises:
         ConfigError: A folder that holds no model, or the same model twice.
@@ -157,6 +159,12 @@ def find_models(names: Sequence[str]) -> list[EvalModel]:
         if labels.count(label) > 1:
             raise ConfigError("model", label, "each model once, under a name of its own", "leave one of them out")
     return models
+
+
+def holds_models(name: str) -> bool:
+    """Whether a folder is one that [`find_models`] finds models in, whatever else lies there."""
+    path = Path(name)
+    return path.is_dir() and bool(plain_weights(path) or any(one.mark is not None for one in list_checkpoints(path)))
 
 
 @contextmanager
@@ -289,9 +297,15 @@ class Servers:
 
 def _models_of(name: str) -> Iterator[EvalModel]:
     path = Path(name)
+    if not path.exists() and name == CHAINS_BASE:
+        path = base_model_path()
+        name = str(path)
     if not path.is_dir():
         if path.is_absolute() or name.startswith(("./", "../", "runs/", "models/")) or name.count("/") > 1:
             raise ConfigError("model", name, "a hub id, a folder of a model, a checkpoint or a run", "check the path")
+        if "/" not in name:  # the hub would be asked again and again
+            allowed = f"a folder, a hub id with its owner such as Qwen/Qwen3-1.7B, or {CHAINS_BASE}, the small world's"
+            raise ConfigError("model", name, allowed, "correct the name")
         yield EvalModel(name, name)
         return
     checkpoints = [one for one in list_checkpoints(path) if one.mark is not None]
@@ -320,9 +334,11 @@ def _check_weights(path: Path) -> None:
 
 
 def _loaded(kind: Any, name: str, **options: Any) -> Any:
+    from safetensors import SafetensorError
+
     try:
         return kind.from_pretrained(name, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         why = str(error).strip().partition("\n")[0]
         raise ConfigError("model", name, f"a folder or hub id that loads ({why})", "correct the path or id") from error
 

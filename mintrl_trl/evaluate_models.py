@@ -18,10 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .errors import ConfigError
 from .eval_models import DTYPES, EvalModel, Servers, default_device, default_dtype, local_generator
-from .evaluation.benchmarks import LoadedBenchmark
+from .evaluation.benchmarks import LoadedBenchmark, data_folder
 from .evaluation.results import EvalProblem, EvalResult
 from .evaluation.run import count, fill, problems_fingerprint, prompts_fingerprint, score
-from .evaluation.samples import HEADER, SampleFolder
+from .evaluation.samples import SampleFolder
 from .evaluation.table import Evaluated
 from .reporting.folder_lock import FolderLock
 from .reporting.live import LiveProgress
@@ -52,8 +52,8 @@ class EvalSettings:
         max_concurrent_rollouts (`int`, *optional*): Responses in the making at once; by default 256 in process and 512
             on servers.
         dtype (`str`, *optional*): In process, `"bfloat16"` or `"float32"`; by default bfloat16 on a GPU.
-        limit (`int`, *optional*): To how many problems the benchmarks were limited when they were loaded; written down
-            for scoring anew.
+        limit (`int`, *optional*), data (`Path`, *optional*): To how many problems the benchmarks were limited when they
+            were loaded, and from which folder, by default that of `MINTRL_DATA`; written down for scoring anew.
         out (`Path`, *optional*): Folder of the folders that are made, one for each model and benchmark.
 
     Raises:
@@ -71,6 +71,7 @@ class EvalSettings:
     max_concurrent_rollouts: int | None = None
     dtype: str | None = None
     limit: int | None = None
+    data: Path | None = None
     out: Path = Path("evaluations")
 
     def __post_init__(self):
@@ -82,6 +83,9 @@ class EvalSettings:
             raise ConfigError("temperature", self.temperature, "0 or more", "use the paper's 1.0")
         if not 0 < self.top_p <= 1:
             raise ConfigError("top_p", self.top_p, "more than 0, at most 1", "use the paper's 1.0")
+        if self.temperature == 0 and self.base_url and self.samples > 1:
+            allowed = "1 at temperature 0, where all samples of a problem are the same"
+            raise ConfigError("samples", self.samples, allowed, "set it to 1")
         if self.dtype is not None and (self.dtype not in DTYPES or self.base_url):
             allowed = "unset where a server computes" if self.base_url else " or ".join(DTYPES)
             raise ConfigError("dtype", self.dtype, allowed, "leave it out")
@@ -173,15 +177,10 @@ def evaluate_models(
             {job.benchmark.name: _count(job.folder, settings.samples) for job in jobs if job.model is model},
             model.run,
             model.update,
+            {job.benchmark.name: _conditions(job.folder.header()) for job in jobs if job.model is model},
         )
         for model in models
     ]
-
-
-def stored_folders(path: str | Path) -> list[SampleFolder]:
-    """Folders of samples in `path`, which holds those of one model or folders of several; none if it is not there."""
-    found = sorted(Path(path).glob(f"*/{HEADER}")) or sorted(Path(path).glob(f"*/*/{HEADER}"))
-    return [SampleFolder(header.parent) for header in found]
 
 
 def read_stored(
@@ -193,7 +192,7 @@ def read_stored(
     """What was measured before, without a model.
 
     Args:
-        folders (`Sequence[SampleFolder]`): From `stored_folders`.
+        folders (`Sequence[SampleFolder]`): From `evaluation.samples.stored_folders`.
         samples (`int`, *optional*): The first so many of each problem; by default all.
         console (`Console`): Where progress goes.
         rescored_by (`Mapping[str, LoadedBenchmark]`, *optional*): Score all samples again, by the rows of these, which
@@ -203,25 +202,31 @@ def read_stored(
         `tuple`: One [`Evaluated`] per model, oldest checkpoint first, and the domain of each benchmark.
 
     Raises:
-        ConfigError: A benchmark whose problems are not those that were sampled.
+        ConfigError: A benchmark whose problems are not those that were sampled, or that one model has two folders of;
+            no samples.
         DataError: A folder that is not complete.
     """
-    results: dict[str, dict[str, EvalResult]] = {}
-    models, domains = {}, {}
+    if samples is not None and samples < 1:
+        raise ConfigError("samples", samples, "1 or more", "leave it out to take all")
+    models: dict[str, Evaluated] = {}
+    domains = {}
     for folder in folders:
-        header = folder.header()
+        header = folder.described()
         model, name = header["model"], header["benchmark"]
         domains[name] = header["domain"]
+        one = models.setdefault(model["label"], Evaluated(model["label"], {}, model["run"], model["update"], {}))
+        if name in one.results:
+            allowed = f"one folder of what {one.label} wrote on {name}; {folder.path} is another"
+            raise ConfigError("model", one.label, allowed, "name one of the folders")
         if rescored_by is not None:
             benchmark = rescored_by[name]
-            if prompts_fingerprint(benchmark.rows) != header["prompts"]:
+            if prompts_fingerprint(benchmark.rows) != header.get("prompts"):
                 allowed = f"the problems that {folder.path} has samples of, with their ids and prompts"
                 raise ConfigError("benchmark", name, allowed, "name the file and the limit that were used then")
             with _locked(folder):
                 _score(folder, benchmark, console, anew=True)
-        own = results.setdefault(model["label"], {})
-        own[name] = _count(folder, samples or header["samples"])
-        models[model["label"]] = Evaluated(model["label"], own, model["run"], model["update"])
+        one.results[name] = _count(folder, header["samples"] if samples is None else samples)
+        one.conditions[name] = _conditions(header)
     found = sorted(models.values(), key=lambda model: (model.run, model.update or 0))
     return found, domains
 
@@ -242,7 +247,7 @@ def _job(model: EvalModel, asked: str, benchmark: LoadedBenchmark, settings: Eva
     subsets = {problem.id: problem.subset for problem in problems if problem.subset is not None}
     job.folder.begin(
         {
-            "origin": {"model": model.name, "benchmark": asked, "limit": settings.limit},
+            "origin": {"model": model.name, "benchmark": asked, "limit": settings.limit, "data": _place(settings.data)},
             "model": {
                 "label": model.label,
                 "run": model.run,
@@ -261,6 +266,12 @@ def _job(model: EvalModel, asked: str, benchmark: LoadedBenchmark, settings: Eva
         }
     )
     return job
+
+
+def _place(data: Path | None) -> str | None:
+    """The data folder as it is found from anywhere; `None` without one."""
+    folder = data_folder(data)
+    return None if folder is None else str(folder.resolve())
 
 
 def _check_room(job: _Job) -> None:
@@ -301,7 +312,9 @@ def _generator(model: EvalModel, jobs: Sequence[_Job], settings: EvalSettings) -
 def _fill(job: _Job, generator: Any, settings: EvalSettings, console: Console) -> None:
     def watch(progress, there: int) -> LiveProgress:
         label = f"{job.model.label} on {job.benchmark.name}" + (f" ({there:,} there before)" if there else "")
-        return LiveProgress(progress, label, console=console, time_left=True)
+        if not console.is_terminal:  # a line every half minute follows
+            logger.info("%s: sampling", label)
+        return LiveProgress(progress, label, console=console, time_left=True, noun="responses")
 
     fill(
         job.folder,
@@ -332,6 +345,11 @@ def _score(folder: SampleFolder, benchmark: LoadedBenchmark, console: Console, *
         score(folder, {row["id"]: row for row in benchmark.rows}, benchmark.reward, anew=anew, on_progress=show)
 
 
+def _conditions(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be known of two evaluations that are compared: are the problems the same, and how was sampled?"""
+    return {"prompts": header.get("prompts"), "sampling": header.get("sampling", {})}
+
+
 def _count(folder: SampleFolder, samples: int) -> EvalResult:
     header = folder.header()
     return count(folder, header["ids"], samples, header["subsets"])
@@ -341,7 +359,11 @@ def _count(folder: SampleFolder, samples: int) -> EvalResult:
 def _locked(folder: SampleFolder) -> Iterator[None]:
     """Nobody else fills or scores the folder meanwhile."""
     lock = FolderLock(folder.path)
-    holder = lock.take()
+    try:
+        holder = lock.take()
+    except OSError as error:
+        allowed = f"a folder that can be written ({error.strerror})"
+        raise ConfigError("out", str(folder.path), allowed, "name another folder") from error
     if holder is not None:
         raise ConfigError("out", str(folder.path), f"a folder that nobody fills; {holder} does", "wait for its end")
     try:

@@ -17,12 +17,15 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from . import trl_seams
 from .batch_report import reduce_totals
 from .checkpoints import read_checkpoint
-from .errors import NumericsError
+from .errors import FailureLimitError, NumericsError
+from .objective.metrics import Totals, counter_totals
 from .processes import is_raised_by_all
 from .reporting.run_folder import WEIGHTS_BEFORE
 
 if TYPE_CHECKING:
     from .trainer import MInTRLTrainer
+
+UNFINISHED = "unfinished"  # marks the metrics of an update that the run stopped in
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +70,38 @@ def leave_weights(trainer: "MInTRLTrainer", update: int, error: NumericsError) -
         error.add_note(f"The weights before it are in {path}; `{command}` shows where it broke.")
 
 
+@contextmanager
+def abandoned_reviews(trainer: "MInTRLTrainer") -> Iterator[None]:
+    """Around a batch that is made: where it is given up, its reviews are counted but not held against the judge.
+
+    A run that goes on reviews those rollouts anew, and the judge may have been lost with the policy's server.
+    """
+    sampler = trainer.sampler
+    window, before = sampler.review_window, sampler.no_verdicts
+    try:
+        yield
+    except BaseException as error:
+        trainer.abandoned_no_verdicts = sampler.no_verdicts - before
+        sampler.review_window = [] if isinstance(error, FailureLimitError) else window
+        raise
+
+
 def _leave(trainer: "MInTRLTrainer", error: Exception) -> None:
     args, update = trainer.args, trainer.state.global_step
-    counts = reduce_totals(trainer.door_counters.gained())
+    abandoned = counter_totals({}, {f"judge/no_verdict/{why}": n for why, n in trainer.abandoned_no_verdicts.items()})
+    counts = reduce_totals(Totals.merge([trainer.door_counters.gained(), abandoned]))
     if counts:
-        trainer.log(counts)
+        trainer.log(counts | {UNFINISHED: 1.0})
     if args.save_strategy == "no":
         return
     path = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{update}"
     if not _on_main(trainer, lambda: _is_whole(path)):
         trainer._save_checkpoint(trainer.model, trial=None)
     if _on_main(trainer, lambda: read_checkpoint(path).problem is None):
-        error.add_note(f"All {update} updates are saved; go on with --resume_from_checkpoint {path}")
+        saved = "The one update is" if update == 1 else f"All {update} updates are"
+        error.add_note(f"{saved} saved; go on with --resume_from_checkpoint {path}")
     else:
-        error.add_note(f"The weights after all {update} updates are in {path}")
+        error.add_note(f"The weights after update {update} are in {path}")
 
 
 def _is_whole(path: Path) -> bool:

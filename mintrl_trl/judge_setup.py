@@ -81,6 +81,8 @@ def build_judge(
             f"a judge object: only the task knows its {args.judge} judge",
             "pass judge=ChainsJudge(world), or another judge",
         )
+    if served is not None and hasattr(judge, "wait_for_server"):
+        judge.wait_for_server = served.waiting_for(getattr(judge.chat, "base_urls", ()))
     if args.judge_variant != "none":
         judge = _VARIANTS[args.judge_variant](judge)
     if hasattr(judge, "prepare"):

@@ -92,7 +92,7 @@ class PassAtKCallback(TrainerCallback):
 
     def _evaluate_here(self, update: int) -> None:
         trainer = self.trainer
-        label, show = f"evaluation after {update} updates", trainer.args.show_progress
+        label, show = f"evaluation after {update} update{'' if update == 1 else 's'}", trainer.args.show_progress
         with trainer.policy.generating(), trainer.door_counters.apart():
             result = evaluate_policy(
                 trainer.policy.generator,
@@ -103,7 +103,9 @@ class PassAtKCallback(TrainerCallback):
                 max_completion_tokens=self.max_length,
                 run_seed=trainer.args.seed,
                 update=update,
-                watch=lambda sampler: LiveProgress(sampler.progress, label, enabled=show, time_left=True),
+                watch=lambda sampler: LiveProgress(
+                    sampler.progress, label, enabled=show, time_left=True, noun="responses"
+                ),
             )
         self.results[update] = result
         self.console.print(f"{label}: {self._scores(result)}", markup=False)

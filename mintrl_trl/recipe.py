@@ -7,6 +7,7 @@ only known keys are taken.
 
 import argparse
 import difflib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -44,6 +45,9 @@ _TEXT = (
     "model_revision",
     "attn_implementation",
 )
+
+# Beside YAMLError: text that is not UTF-8, dates and numbers that do not exist, lists in lists without end.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, ArithmeticError, RecursionError)
 
 
 @dataclass
@@ -138,13 +142,15 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     path, flags = _split_config(argv, default)
     values = {"output_dir": f"runs/{path.stem}"} | fixed | read_yaml(path)
     classes = (RecipeArguments, _config_class(values, flags), PolicyArguments)
+    flags = _mappings_as_json(flags, classes[1]._VALID_DICT_FIELDS)
     parser = _Parser(classes)
     flag_values = _flag_values(flags, parser)
     for given in (values, flag_values):
         check_keys(given, *classes)
         _check_values(given, parser)
     values = implied_settings(flag_values.get("method", values.get("method"))) | values
-    parser.set_defaults_with_config(**values)
+    if not {"-h", "--help"} & set(flags) or path != default:  # else the help would show the default recipe's settings
+        parser.set_defaults_with_config(**values)
     try:
         recipe = Recipe(*parser.parse_args_into_dataclasses(flags, look_for_args_file=False))
     except MInTRLError:
@@ -163,6 +169,24 @@ def parse_recipe(argv: Sequence[str] | None = None, *, default: Path, **fixed: s
     }
     recipe.config.model_init_kwargs = loading | (recipe.config.model_init_kwargs or {})
     return recipe
+
+
+def refused_keys(path: Path, flags: Sequence[str]) -> list[ConfigError]:
+    """Every key of a recipe file and of flags that is unknown or has a value of another type; none hides another.
+
+    Raises:
+        ConfigError: The file, or the command line as a whole, cannot be read.
+    """
+    values = read_yaml(path)
+    classes = (RecipeArguments, _config_class(values, flags), PolicyArguments)
+    found = []
+    for given in (values, _flag_values(flags, _Parser(classes))):
+        for key, value in given.items():
+            try:
+                check_keys({key: value}, *classes)
+            except ConfigError as error:
+                found.append(error)
+    return found
 
 
 def _config_class(values: Mapping[str, Any], flags: Sequence[str]) -> type[MInTRLConfig]:
@@ -186,8 +210,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError("config", str(path), f"a YAML file of at most {MAX_YAML_BYTES:,} bytes", "check the path")
     try:
         values = yaml.load(content.decode("utf-8"), _PlainLoader)
-    except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
-        # Beside YAMLError: text that is not UTF-8, dates and numbers that do not exist, lists in lists without end.
+    except _YAML_ERRORS as error:
         allowed = f"valid YAML ({_one_line(error)})"
         raise ConfigError("config", str(path), allowed, "correct the file") from error
     values = {} if values is None else values
@@ -239,6 +262,35 @@ def _split_config(argv: list[str], default: Path) -> tuple[Path, list[str]]:
         else:
             flags.append(argument)
     return path, flags
+
+
+def _mappings_as_json(flags: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Flags whose value is a mapping, in the JSON that upstream reads: on the command line as in a file, YAML will do.
+
+    Raises:
+        ConfigError: A mapping that is neither.
+    """
+    written, read = "", []
+    for word in flags:
+        flag, equals, value = word.partition("=") if word.startswith("--") else (written, "", word)
+        written, name = flag if word.startswith("--") else "", flag[2:].replace("-", "_")
+        if name in names and value.startswith("{") and not _is_json(value):
+            try:
+                value = json.dumps(yaml.load(value, _PlainLoader))
+            except (*_YAML_ERRORS, TypeError) as error:
+                allowed, fix = f"a mapping ({_one_line(error)})", f"""write it like {flag} '{{"name": "value"}}'"""
+                raise ConfigError(name, value, allowed, fix) from error
+            word = f"{flag}={value}" if equals else value
+        read.append(word)
+    return read
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _flag_values(flags: Sequence[str], parser: _Parser) -> dict[str, Any]:

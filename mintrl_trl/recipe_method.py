@@ -7,6 +7,7 @@ setting that the chosen method would not follow is refused.
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from .config_ablations import SWITCHES
 from .errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ METHODS = {
     "mentor": "MENTOR: an expert writes along",
 }
 NEED_TEACHER = frozenset({"sft_grpo", "opd", "mentor"})
+WITH_SWITCHES = ("mintrl", "grpo")  # which ablations can take apart
 WITHOUT_INTERVENTIONS = frozenset(METHODS) - {"mintrl", "mentor"}  # every rollout is the policy's own
 
 
@@ -153,3 +155,9 @@ def check_method_config(arguments: MethodArguments, config: "MInTRLConfig") -> N
             f"0 for `method: {arguments.method}`",
             "remove `intervention_updates`, or set `method: mintrl`",
         )
+    if arguments.method in WITH_SWITCHES:
+        return
+    for setting in fields(config):
+        if setting.name in SWITCHES and getattr(config, setting.name) != setting.default:
+            allowed = f"unset for `method: {arguments.method}`; it belongs to {' and '.join(WITH_SWITCHES)}"
+            raise ConfigError(setting.name, getattr(config, setting.name), allowed, f"remove `{setting.name}`")

@@ -8,7 +8,7 @@ its trainer holds, and a failed sync stops all processes with the same message i
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from . import trl_seams
 from .config_combinations import check_weight_sync
 from .errors import ConfigError
 from .generation.nccl_sync import NCCLSync
-from .generation.recovery import Recovery
+from .generation.recovery import Recovery, first_ready
 from .generation.server import LOST_KINDS, ServerError
 from .generation.server_sync import ServerSync, WeightSync
 from .generation.servers import SeveralServers, SyncToAll
@@ -151,7 +151,7 @@ class ServedPolicy:
         deadline = time.monotonic() + self.trainer.args.vllm_server_timeout
         while True:
             for generator in self._generators:
-                generator.control.wait_until_ready(max(deadline - time.monotonic(), 1.0))
+                generator.recovery.wait_until_ready(max(deadline - time.monotonic(), 1.0))
             try:
                 return self._sync.sync(version, weights)
             except ServerError as fault:
@@ -169,6 +169,15 @@ class ServedPolicy:
         """
         for generator in self._generators:
             generator.recovery.restore()
+
+    def waiting_for(self, urls: Sequence[str]) -> Callable[[], Awaitable[None]] | None:
+        """How a judge waits for those of the policy's servers that it is asked at; `None` where it has its own.
+
+        It waits until one of them is back, as long as the policy does.
+        """
+        asked = set(map(server_of, urls))
+        shared = [one.recovery for one in self._generators if server_of(one.control.root) in asked]
+        return partial(first_ready, shared) if shared else None
 
     def close(self) -> None:
         """Give up what the ways to the servers hold open."""

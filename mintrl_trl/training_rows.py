@@ -4,8 +4,10 @@ Checks the constructor's arguments and the data rows, drops prompts that do not 
 `Problem`. It never changes a row.
 """
 
+import difflib
 import logging
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -20,6 +22,8 @@ from .rollouts.rollout import Problem
 logger = logging.getLogger(__name__)
 
 _IMAGE_COLUMNS = ("image", "images")
+
+_OWN_FOLDERS = (("models",), ("runs",))  # relative ones that hold models
 
 
 def refuse_unsupported(
@@ -230,6 +234,7 @@ def load_tokenizer(model: Any, args: MInTRLConfig) -> PreTrainedTokenizerBase:
     """
     name = model if isinstance(model, str) else model.config._name_or_path
     revision = (args.model_init_kwargs or {}).get("revision")
+    _refuse_misspelt_folder(name)
     try:
         return AutoTokenizer.from_pretrained(
             name,
@@ -246,6 +251,19 @@ def load_tokenizer(model: Any, args: MInTRLConfig) -> PreTrainedTokenizerBase:
             f"a folder or hub id that holds a tokenizer ({why})",
             "correct the path or id (a recipe's model_name_or_path), or pass processing_class=",
         ) from error
+
+
+def _refuse_misspelt_folder(name: str) -> None:
+    """A path that can be no hub id, or is into a folder of ours, is not asked for at the hub, which takes long."""
+    path, parts = Path(name), Path(name).parts
+    is_path = path.is_absolute() or name.startswith((".", "~")) or len(parts) > 2 or parts[:1] in _OWN_FOLDERS
+    if path.exists() or not is_path:
+        return
+    there = sorted(config.parent.name for config in path.parent.glob("*/config.json"))
+    near = difflib.get_close_matches(path.name, there, 1, cutoff=0.4)
+    fix = f"did you mean {str(path.parent / near[0])!r}" if near else "correct the path, or name a hub id"
+    allowed = f"a folder that exists ({path.parent} holds {', '.join(there) or 'no model'})"
+    raise ConfigError("model_name_or_path", name, allowed, fix)
 
 
 def drop_long_rows(

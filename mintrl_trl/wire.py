@@ -5,10 +5,12 @@ and without `/v1`, a port that goes without saying) count as one.
 """
 
 import ipaddress
+import json
 import math
 import urllib.request
 from urllib.parse import urlsplit
 
+LONGEST_TEXT_CHARS = 1000  # of a server's words in a message
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -88,3 +90,18 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def server_words(text: str) -> str:
+    """The message inside an error body of vLLM, FastAPI or OpenAI; any other body as it is, shortened."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            error = error.get("message") or error.get("detail") or body
+        text = error if isinstance(error, str) else json.dumps(error)
+    text = " ".join(text.split())
+    return text[:LONGEST_TEXT_CHARS] or "(no text)"

@@ -233,17 +233,23 @@ def right_probabilities(model: Qwen3ForCausalLM, world: World, num_rows: int, se
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--output", type=Path, default=chains.base_model_path(), help="folder to write")
+def training_parser(doc: str, output: Path, problems: int) -> argparse.ArgumentParser:
+    """The flags of every script that trains a model of the small world."""
+    parser = argparse.ArgumentParser(description=doc.split("\n\n")[0])
+    parser.add_argument("--output", type=Path, default=output, help="folder to write")
     parser.add_argument("--updates", type=int, default=1_000, help="optimizer steps; fewer than 1,000 for trying only")
-    parser.add_argument("--world-seed", type=int, default=0, help="which table")
     parser.add_argument("--seed", type=int, default=0, help="weights, training rows and samples")
-    parser.add_argument("--problems", type=int, default=200, help="problems of the measured table, half of them hard")
+    parser.add_argument("--problems", type=int, default=problems, help="problems it is measured on, half of them hard")
     parser.add_argument(
         "--threads", type=int, default=1, help="CPU threads; another number gives slightly other weights"
     )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, measure, write."""
+    parser = training_parser(__doc__, chains.base_model_path(), problems=200)
+    parser.add_argument("--world-seed", type=int, default=0, help="which table")
     args = parser.parse_args(arguments)
 
     console = Console(soft_wrap=True)

@@ -8,7 +8,6 @@ those of another model. The baselines `sft_grpo`, `opd` and `mentor` learn from 
 number of threads and the same torch build.
 """
 
-import argparse
 import json
 import random
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from train_chains_base import SAMPLES, build_model, fit, pass_rates, response_logps
+from train_chains_base import SAMPLES, build_model, fit, pass_rates, response_logps, training_parser
 
 from mintrl_trl.data import chains
 from mintrl_trl.data.chains import World
@@ -51,15 +50,7 @@ def training_batch(world: World, rng: random.Random, rows: int) -> tuple[torch.T
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--output", type=Path, default=Path("models/chains_teacher"), help="folder to write")
-    parser.add_argument("--updates", type=int, default=1_000, help="optimizer steps")
-    parser.add_argument("--seed", type=int, default=0, help="weights, training rows and samples")
-    parser.add_argument("--problems", type=int, default=100, help="problems it is measured on, half of them hard")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="CPU threads; another number gives slightly other weights"
-    )
-    args = parser.parse_args(arguments)
+    args = training_parser(__doc__, Path("models/chains_teacher"), problems=100).parse_args(arguments)
 
     console = Console(soft_wrap=True)
     torch.set_num_threads(args.threads)

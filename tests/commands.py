@@ -5,7 +5,21 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PROGRAMS = ("accelerate", "python", "mintrl", "make", "pip", "vllm", "export", ".", "cd", "sbatch", "srun")
+PROGRAMS = (
+    "accelerate",
+    "python",
+    "mintrl",
+    "make",
+    "pip",
+    ".venv-vllm/bin/pip",
+    "vllm",
+    ".venv-vllm/bin/vllm",
+    "export",
+    ".",
+    "cd",
+    "sbatch",
+    "srun",
+)
 HEADING = re.compile(r"^# ?(?P<text>.*)$")
 FILE = "rows.jsonl"  # takes the place of FILE in what is shown
 LABEL = re.compile(r"^(?P<label>[A-Z][a-z]+): +(?P<text>.*)$")

@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
-# Times and what depends on them (so do the last bits of a sampler, by which rows it decodes together), and numbers of a
-# call of `train` rather than of the run.
-_TIMES = ("seconds", "step_time", "lookahead", "eval_runtime", "_per_second", "share/", "mfu", "memory/", "mismatch/")
+# Times and what depends on them (so do the last bits of a sampler, by which rows it decodes together, and in how many
+# forward passes it does), and numbers of a call of `train` rather than of the run.
+_TIMES = (
+    *("seconds", "step_time", "lookahead", "eval_runtime", "_per_second", "share/", "mfu", "memory/", "mismatch/"),
+    *("passes/", "positions/"),
+)
 _CALLS = ("train_", "total_flos")
 
 

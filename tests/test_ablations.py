@@ -287,6 +287,11 @@ def test_optimizer_is_reset_after_the_updates_that_are_named(tmp_path):
         ({"const_bonus": "tokens", "dry_run_worst_case": True}, "dry_run_worst_case"),
         ({"reset_optimizer_at": 0}, "reset_optimizer_at"),
         ({"reset_optimizer_at": 3, "updates_per_generation": 2}, "reset_optimizer_at"),
+        ({"const_bonus": "tokens", "num_control": 16, "num_intervened": 0}, "const_bonus"),
+        ({"const_bonus": "equal", "max_reviews": 0}, "const_bonus"),
+        ({"const_bonus": "successes", "judge_variant": "placebo"}, "const_bonus"),
+        ({"phase1_loss": "grpo", "intervention_credit": "masked", "max_reviews": 0}, "intervention_credit"),
+        ({"reset_optimizer_at": 90, "max_steps": 90}, "reset_optimizer_at"),
     ],
 )
 def test_switch_that_would_not_act_is_refused(values, field, tmp_path):
@@ -302,3 +307,17 @@ def test_recipe_is_read_with_switches_only_where_it_names_one(tmp_path):
     assert type(plain) is MInTRLConfig
     assert type(ablated) is AblationConfig
     assert ablated.const_bonus == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flag", "field"),
+    [
+        ("chains_mentor", "--phase1_loss=grpo", "phase1_loss"),
+        ("chains_opd", "--reset_optimizer_at=9", "reset_optimizer_at"),
+        ("chains_sft_grpo", "--reset_optimizer_at=9", "reset_optimizer_at"),
+    ],
+)
+def test_methods_that_are_not_taken_apart_refuse_switches(recipe, flag, field, tmp_path):
+    with pytest.raises(ConfigError) as error:
+        parse_recipe([f"--output_dir={tmp_path}", flag], default=RECIPES / f"{recipe}.yaml")
+    assert error.value.field == field

@@ -6,9 +6,10 @@ import pytest
 
 from mintrl_trl.analysis.curves import Quantity, seconds_until, smooth, training_curves, wall_clock_curves
 from mintrl_trl.analysis.intensity import intensities
-from mintrl_trl.analysis.passes import pass_curves, powers_of_two, subsets
-from mintrl_trl.analysis.runs import read_groups
+from mintrl_trl.analysis.passes import pass_curves, subsets
+from mintrl_trl.analysis.runs import UnlikeProblemsError, read_groups
 from mintrl_trl.errors import DataError
+from mintrl_trl.reporting.run_folder import RunFolder
 from tests.analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
 
 X = Quantity("x", ("x", "y"))
@@ -92,9 +93,20 @@ def test_pass_at_k_is_of_the_last_evaluation_and_base_of_the_first(tmp_path):
     assert point.band == (pytest.approx(point.value - point.spread), pytest.approx(point.value + point.spread))
 
 
-@pytest.mark.parametrize(("largest", "ks"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (32, (1, 2, 4, 8, 16, 32))])
-def test_powers_of_two_end_at_the_number_of_samples(largest, ks):
-    assert powers_of_two(largest) == ks
+def test_scores_on_unlike_problems_are_not_compared(tmp_path):
+    one = write_run(tmp_path / "one", SETTINGS, solved={0: (0, 0), 4: (1, 1)})
+    other = write_run(tmp_path / "other", GRPO_SETTINGS)
+    RunFolder(other).append_evaluation(4, {"problems": [dict(samples=4, solved=4, unscored=0, truncated=0, tokens=9)]})
+    groups = read_groups([str(one), str(other)])
+    for compare in (pass_curves, intensities):
+        with pytest.raises(UnlikeProblemsError, match="Allowed: the 1 that"):
+            compare(groups)
+    assert len(pass_curves(groups[1:])) == 2
+
+
+def test_an_evaluation_before_training_is_no_result_of_it(tmp_path):
+    groups = read_groups([str(write_run(tmp_path / "one", SETTINGS, solved={0: (1, 1)}))])
+    assert pass_curves(groups) == []
 
 
 def with_share(share: float) -> dict:
@@ -116,6 +128,17 @@ def test_gain_is_measured_from_runs_without_interventions(tmp_path):
     assert (many.share, many.gain) == (pytest.approx((0.03 + 0.06) / 2), 0.5)
     assert many.spread == pytest.approx(math.sqrt(0.125))
     assert [point.gain for point in intensities(groups, "GRPO", "hard")] == [0.25, 0.75]
+
+
+def test_what_mentor_mixes_is_no_review(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        grpo=(GRPO_SETTINGS, None, {4: (1, 1)}),
+        mentor=(SETTINGS | {"method": "mentor"}, with_share(0.2), {4: (4, 4)}),
+        ours=(SETTINGS, with_share(0.2), {4: (2, 2)}),
+    )
+    (point,) = intensities(groups)
+    assert (point.group, point.gain) == ("MInTRL-Const", 0.25), "against GRPO, not MENTOR"
 
 
 def test_gain_needs_a_baseline(tmp_path):

@@ -49,6 +49,18 @@ def test_groups_of_one_method_are_told_apart_by_what_differs(tmp_path):
     }, "a setting that an older run lacks does not split a group"
 
 
+def test_a_whole_number_is_the_same_however_it_is_written(tmp_path):
+    folders = [write_run(tmp_path / str(beta), SETTINGS | {"beta": beta}) for beta in (0, 0.0)]
+    (group,) = read_groups(map(str, folders))
+    assert len(group.runs) == 2
+
+
+def test_a_given_name_is_no_method_that_is_there_too(tmp_path):
+    one, other = write_run(tmp_path / "one", SETTINGS), write_run(tmp_path / "other", GRPO_SETTINGS)
+    with pytest.raises(DataError, match="a name of its own for each group"):
+        read_groups([f"GRPO={one}", str(other)])
+
+
 def test_a_name_on_the_command_line_makes_the_group(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b=c", GRPO_SETTINGS)

@@ -17,6 +17,7 @@ from mintrl_trl.evaluation.benchmarks import (
     load_benchmark,
     load_benchmarks,
     reward_of,
+    spelled_out,
 )
 
 PROBLEMS = [{"id": f"p{number}", "problem": f"What is {number}+1?", "answer": str(number + 1)} for number in range(30)]
@@ -79,6 +80,7 @@ def test_a_benchmark_of_two_files_needs_both(tmp_path):
     both = load_benchmark("livecodebench", data=tmp_path)
     assert [row["id"] for row in both.rows] == ["a", "b", "c"]
     assert both.notes == ("public tests alone, which wrong programs pass",)
+    assert load_benchmark("livecodebench", data=tmp_path, limit=1).notes[0] == "limited to 1 of its problems"
     assert [row["id"] for row in load_benchmark("livecodebench", data=tmp_path, limit=2).rows] == ["a", "b"]
 
 
@@ -167,3 +169,10 @@ def test_the_page_has_every_benchmark_with_its_files_and_its_place_on_the_hub():
         positions = [lines[name].index(text) for text in (*said, benchmark.hub.repository)]
         assert positions == sorted(positions)
         assert benchmark.problems is None or f"| {benchmark.problems:,} |" in lines[name]
+
+
+def test_a_domain_is_its_three_benchmarks_from_the_hub_too():
+    math, code = (list(DOMAIN_AVERAGES[domain]) for domain in ("math", "code"))
+    assert spelled_out(["hub:code", "gsm8k", "math"]) == [*(f"hub:{name}" for name in code), "gsm8k", *math]
+    with pytest.raises(ConfigError, match="math, code, aime_2025"):
+        load_benchmark("maths")

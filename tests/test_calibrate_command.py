@@ -5,14 +5,17 @@ import logging
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from mintrl_trl import calibrate
+from mintrl_trl.calibrate import CalibrationSettings
 from mintrl_trl.cli import main
 from mintrl_trl.data.chains import BOS_ID, EOS_ID, World, base_model_path, encode
-from mintrl_trl.recipe import read_yaml
+from mintrl_trl.recipe import parse_recipe, read_yaml
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 SELF, EXACT = str(RECIPES / "chains_self_judge.yaml"), str(RECIPES / "quickstart.yaml")
@@ -47,6 +50,35 @@ def test_refused_before_the_model_is_read(flags, message, capsys, monkeypatch):
     assert main(["calibrate", "--config", EXACT, *flags]) == 2
     assert message in capsys.readouterr().err
     assert not Path("calibration/quickstart/controls").exists()
+
+
+def test_the_base_model_on_the_policys_server_is_its_own_judge(monkeypatch):
+    async def found(judge):
+        asked.append(judge)
+
+    asked = []
+    monkeypatch.setattr("mintrl_trl.judges.llm.LLMJudge.probe", found)
+    recipe = parse_recipe(["--config", str(RECIPES / "gsm8k_smollm2_server.yaml")], default=Path(SELF))
+    model = SimpleNamespace(name="base", tokenizer=None, vocabulary=None)
+    monkeypatch.setattr("mintrl_trl.judges.llm.LLMJudge.prepare", lambda *args, **options: None)
+    judge = calibrate._judge(SimpleNamespace(judge=None), recipe.config, model, None)
+    assert asked == [judge]
+    assert judge.wait_for_server is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "grid", "expected"),
+    [
+        ((), {}, [(8, 2, 1), (8, 4, 1), (16, 2, 1), (16, 4, 1), (32, 2, 1), (32, 4, 1)]),
+        (("--chunk_tokens", "40", "--max_reviews", "1"), {}, [(20, 1, 1), (40, 1, 1)]),  # twice 40 is too long
+        ((), {"chunk_tokens": (4,), "max_reviews": (3,), "correction_tokens": (2, 99)}, [(4, 3, 2)]),
+    ],
+)
+def test_the_grid_is_around_the_recipe(flags, grid, expected):
+    args = parse_recipe(["--config", EXACT, *flags], default=Path(EXACT)).config
+    found = CalibrationSettings(Path("out"), **grid).budgets(args)
+    assert [(one.chunk_tokens, one.max_reviews, one.correction_tokens) for one in found] == expected
+    assert {one.max_completion_tokens for one in found} == {52}
 
 
 def lines(path: Path) -> list[dict]:

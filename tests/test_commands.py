@@ -64,6 +64,9 @@ def read_mintrl(words: list[str]) -> None:
 
 def read_python(words: list[str]) -> None:
     program = words[0]
+    if program == "-m":
+        assert words[1:] == ["venv", ".venv-vllm"]
+        return
     assert (ROOT / program).is_file()
     if program in TRAINERS:
         read_training(words)

@@ -29,6 +29,7 @@ PRICES = {"judge_price_per_million_input": 0.28, "judge_price_per_million_output
         ({**JUDGE, **PRICES, "judge_budget_cost": 0.0}, "judge_budget_cost", "above 0"),
         ({**JUDGE, "judge_budget_tokens": 0}, "judge_budget_tokens", "at least 1"),
         ({**JUDGE, "judge_price_per_million_input": -1.0}, "judge_price_per_million_input", "at least 0"),
+        ({**JUDGE, "anchor": "judge", "judge_temperature": 0.7}, "judge_temperature", "1.0 with anchor='judge'"),
         ({**JUDGE, "judge_extra_body": [1]}, "judge_extra_body", "a mapping"),
         ({**JUDGE, "judge_extra_body": {"temperature": 0.0}}, "judge_extra_body", "remove temperature"),
         ({**JUDGE, "judge_extra_body": '{"stream": true}'}, "judge_extra_body", "remove stream"),

@@ -50,6 +50,12 @@ def make_updates(shown, clock, updates, seconds):
         shown.on_step_end(None, TrainerState(), TrainerControl())
 
 
+def test_a_small_gradient_is_not_none_and_an_update_without_contrast_says_so():
+    line = callback()[0].line({"grad_norm": 0.0036, "groups/dead": 1.0}, 20, 150)
+    assert line == "update  20/150 interventions · grad norm 0.0036 · all groups dead"
+    assert "dead" not in callback()[0].line({"groups/dead": 0.5}, 20, 150)
+
+
 def test_the_whole_line(clock):
     shown, _ = callback()
     make_updates(shown, clock, 20, 1.5)
@@ -61,7 +67,7 @@ def test_the_whole_line(clock):
 
 def test_absent_metrics_leave_no_gap(clock):
     shown, _ = callback()
-    assert shown.line({"loss": 1.0, "grad_norm": 2.0}, 0, 5) == "update 0/5 interventions · grad norm 2.00"
+    assert shown.line({"loss": 1.0, "grad_norm": 2.0}, 0, 5) == "update 0/5 interventions · grad norm 2"
 
 
 @pytest.mark.parametrize(
@@ -136,3 +142,9 @@ def test_a_line_costs_next_to_nothing():
     for update in range(1000):
         shown.line(FULL, update, 1000)
     assert time.perf_counter() - started < 1
+
+
+def test_a_loss_that_says_how_far_a_run_is_stands_in_the_line():
+    shown = ConsoleCallback(0, Console(file=io.StringIO()), loss="distillation loss")
+    line = shown.line({"loss": 0.01234, "rewards/control": 0.5}, 3, 150)
+    assert line.startswith("update   3/150 on-policy · distillation loss 0.0123 · reward 0.50")

@@ -290,8 +290,8 @@ BROKEN = [
     (broken_judge_down, r"judge +nobody serves at http://127\.0\.0\.1:9 .*mintrl serve judge --config"),
     (broken_judge_address, r"end the address with /v1"),
     (broken_judge_model, r"`Qwen/Qwen3-4B-Instruct-2507` does not exist.*serves 'judge'"),
-    (broken_judge_room, r"context of 2048 tokens.*--max-model-len"),
-    (broken_judge_thinks, r"gave no verdict.*thinking"),
+    (broken_judge_room, r"judge +the judge 'judge' at http\S+ has a context of 2048 tokens.*change: .*--max-model-len"),
+    (broken_judge_thinks, r"gave no verdict.*change: .*judge_extra_body"),
     (broken_judge_anchor, r"anchor='judge' needs the judge's log-probabilities"),
     (broken_judge_key, r"`judge_api_key_env`.*change: export NO_SUCH_KEY_HERE"),
     (broken_judge_on_policy, r"the policy's server, whose weights every sync replaces"),
@@ -332,6 +332,27 @@ def test_a_judge_on_the_policys_server_is_not_asked_while_that_is_down(setup):
     broken_policy_down(setup)
     assert "nobody serves" in setup.problem()
     assert "not asked until that is up" in setup.findings()[-1].text
+
+
+def test_no_more_room_is_advised_than_the_model_has_positions(setup):
+    setup.alone_on_one_server()  # a review by the same server takes more than a rollout
+    setup.policy.max_model_len = 1024
+    setup.settings["judge_max_tokens"] = 60_000
+    fixes = [finding.fix for finding in setup.findings() if finding.level is Level.PROBLEM]
+    assert "restart it with --max-model-len 40960" in fixes
+
+
+def test_mistakes_that_do_not_depend_on_each_other_are_found_at_once(setup):
+    setup.settings |= {"chunk_tokns": 3, "max_reviews": "four"}
+    setup.flags = ["--seeed", "1"]
+    found = [str(finding) for finding in setup.findings()]
+    assert all(name in "".join(found) for name in ("`chunk_tokns`", "`max_reviews`", "`seeed`"))
+    assert len(found) == 3
+    del setup.settings["chunk_tokns"], setup.settings["max_reviews"]
+    setup.flags = []
+    setup.settings |= {"model_name_or_path": "models/no-such-model", "dataset": str(setup.folder / "gone.jsonl")}
+    found = [finding for finding in setup.findings() if finding.level is Level.PROBLEM]
+    assert [finding.topic for finding in found[:2]] == ["tokenizer", "data set"]
 
 
 def test_a_full_disk(setup, monkeypatch):

@@ -74,6 +74,14 @@ def test_a_table_with_samples_behind_it(stored, capsys):
     assert (cells["chains"]["problems"], cells["chains"]["samples"]) == (4, 2)
 
 
+def test_a_model_that_holds_its_evaluations_is_still_a_model(tmp_path, capsys):
+    shutil.copytree(base_model_path(), tmp_path / "mine")
+    for samples in ("1", "2"):
+        assert main(["eval", "mine", *CHAINS[:-1], samples, "--out", "mine"]) == 0
+    assert len(content(SampleFolder("mine/mine/chains"))) == 8
+    assert main(["eval", "mine", "--rescore", "--out", "mine"]) == 0
+
+
 def test_nothing_is_sampled_twice(stored, monkeypatch):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", None)
     before = (stored.path / "samples.jsonl").read_bytes()
@@ -116,12 +124,48 @@ def test_two_models_are_compared_with_the_first(stored, capsys):
     assert re.search(r"other\s+. chains\s+.\s+\+0\.0 \[", out)
 
 
+def test_one_model_under_two_settings(stored, capsys):
+    """Two folders of one label are two rows, named by the folders, and what differs is said."""
+    shutil.copytree("evaluations", "cold[/b]")
+    header = SampleFolder("cold[/b]/chains_base/chains").path / "evaluation.json"
+    header.write_text(header.read_text().replace('"temperature": 1.0', '"temperature": 0.5'))
+    assert main(["eval", "evaluations", "cold[/b]", "--json", "table.json"]) == 0
+    out, _ = capsys.readouterr()
+    assert "temperature (1.0 for chains_base (evaluations), 0.5 for chains_base (cold[/b]))" in out
+    assert "Samples and scores: evaluations, cold[/b]." in out
+    labels = {cell["model"] for cell in json.loads(Path("table.json").read_text())["cells"]}
+    assert labels == {"chains_base (evaluations)", "chains_base (cold[/b])"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluations", "evaluations"], "each model once"),
+        (["evaluations", "--samples", "0"], "`--samples` is 0"),
+        (["evaluations", "--samples", "-1"], "`--samples` is -1"),
+        (["evaluations", "--samples", "3"], "continue the evaluation"),
+        (["twice"], "one folder of what chains_base wrote on chains"),
+        (["half"], "half/a/chains/evaluation.json: `domain, ids, model, subsets, label` is None"),
+        (["unknown", "--rescore"], "do not say where chains came from"),
+    ],
+)
+def test_stored_samples_that_make_no_table(stored, capsys, words, message):
+    for name in "ab":
+        shutil.copytree("evaluations/chains_base", f"twice/{name}")
+    SampleFolder("half/a/chains").begin({"benchmark": "chains", "samples": 2})
+    header = {name: value for name, value in stored.header().items() if name != "origin"}
+    SampleFolder("unknown/a/chains").begin(header)
+    assert main(["eval", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True), err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--seed", "1"], "`--out` is 'evaluations/chains_base/chains'. Allowed: a folder of samples under the same "),
         (["--temperature", "0.5"], "sampling.temperature (1.0 there, 0.5 now)"),
-        (["--limit", "3"], "prompts ("),
+        (["--limit", "3"], "it has 4 of chains, not 3. Fix: set limit to 4, or name another folder"),
     ],
 )
 def test_other_settings_are_refused(stored, capsys, flags, message):
@@ -142,15 +186,27 @@ def test_other_settings_are_refused(stored, capsys, flags, message):
         ([BASE, *CHAINS, "--samples", "0"], "`--samples` is 0"),
         ([BASE, *CHAINS, "--top-p", "0.9"], "`--top-p` is 0.9. Allowed: 1 in process"),
         ([BASE, *CHAINS, "--temperature", "0"], "`--temperature` is 0.0. Allowed: above 0 in process"),
+        (
+            [BASE, *CHAINS, "--temperature", "0", "--base-url", "http://x"],
+            "`--samples` is 2. Allowed: 1 at temperature 0",
+        ),
         ([BASE, *CHAINS, "--served-name", "x"], "`--served-name` is 'x'. Allowed: unset without base_url"),
         ([BASE, *CHAINS, "--base-url", "http://x", "--dtype", "float32"], "`--dtype` is 'float32'. Allowed: unset"),
         ([BASE, *CHAINS, "--max-completion-length", "9999"], "`--max-completion-length` is 9999. Allowed: at most"),
         ([BASE, *CHAINS, "--json", "none/table.json"], "`--json` is 'none/table.json'"),
+        ([BASE, *CHAINS, "--json", "."], "`--json` is '.'"),
+        ([BASE, *CHAINS, "--out", "/dev/null/x"], "a folder that can be written"),
+        ([BASE, "--benchmarks", "rows.jsonl"], "one whose tokenizer has a chat template"),
+        ([BASE, "--benchmarks", ".jsonl"], "a file whose name does not begin with a dot"),
+        ([BASE, "--benchmarks", "held-out.jsonl"], "a file of another name"),
+        ([BASE, "--benchmarks", "rows.jsonl", "--held-out", "rows.jsonl"], "not among --benchmarks"),
         ([BASE, *CHAINS, "--rescore"], "Allowed: a model whose samples are in evaluations"),
     ],
 )
 def test_mistakes_are_told_before_a_model_is_loaded(capsys, monkeypatch, words, message):
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", None)
+    for name in ("rows.jsonl", ".jsonl", "held-out.jsonl"):
+        Path(name).write_text('{"problem": "1+1?", "answer": "2"}\n')
     assert main(["eval", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -164,7 +220,56 @@ def test_what_ends_early_says_how_to_go_on(capsys, monkeypatch, error, code):
 
     monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", fail)
     assert main(["eval", BASE, *CHAINS]) == code
+    assert "saved" not in capsys.readouterr().err  # nothing was finished
+    SampleFolder("evaluations/chains_base/chains").append(Sample("chains/0", 0, (1,), "", "length"))
+    assert main(["eval", BASE, *CHAINS]) == code
     assert "the same command continues" in capsys.readouterr().err
+
+
+def test_all_is_scored_again_from_the_folder_that_was_named_then(stored, capsys):
+    """Two sets of benchmarks make two tables; the data folder is remembered."""
+    Path("data").mkdir()
+    Path("data/gsm8k.jsonl").write_text('{"id": "one", "problem": "1+1?", "answer": "2"}\n')
+    rows = load_benchmark("gsm8k", data="data").rows
+    folder = SampleFolder("evaluations/model/gsm8k")
+    folder.begin(
+        {
+            "origin": {"model": "model", "benchmark": "gsm8k", "limit": None, "data": str(Path("data").resolve())},
+            "model": {"label": "model", "run": "", "update": None},
+            "benchmark": "gsm8k",
+            "domain": "math",
+            "prompts": prompts_fingerprint(rows),
+            "samples": 1,
+            "ids": ["one"],
+            "subsets": {},
+        }
+    )
+    folder.append(Sample("one", 0, (1,), "\\boxed{2}", "end"))
+    assert main(["eval", "evaluations", "--rescore", "--json", "tables.json"]) == 0
+    out = capsys.readouterr().out
+    assert "chains: Pass@1 in %" in out and "math: Pass@1 in %" in out
+    tables = json.loads(Path("tables.json").read_text())
+    assert [list(table["domains"]) for table in tables] == [["chains"], ["math"]]
+
+
+def test_an_evaluation_remembers_its_data_folder(monkeypatch):
+    Path("data").mkdir()
+    monkeypatch.setenv("MINTRL_DATA", "data")
+    assert main(["eval", "chains_base", *CHAINS[:3], "1", "--samples", "1"]) == 0
+    origin = SampleFolder("evaluations/chains_base/chains").header()["origin"]
+    assert origin == {"model": BASE, "benchmark": "chains", "limit": 1, "data": str(Path("data").resolve())}
+
+
+def test_a_scheduler_that_ends_it_is_told_how_to_go_on(stored, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "mintrl_trl.evaluate_models.local_generator", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        main(["eval", BASE, *CHAINS[:-1], "3"])
+    assert end.value.code == 143
+    assert "the same command continues" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_maths_is_scored_by_what_stands_in_the_boxes(capsys):

@@ -124,6 +124,15 @@ def test_an_adapter_runs_on_its_base_model(adapter):
     assert logps == pytest.approx([logits[place, token].item() for place, token in enumerate(ids[1:])], abs=1e-4)
 
 
+def test_weights_that_are_damaged_are_no_traceback(tmp_path):
+    copy_of_base(tmp_path / "cut")
+    with open(tmp_path / "cut" / "model.safetensors", "rb+") as file:
+        file.truncate(1000)
+    (model,) = find_models([str(tmp_path / "cut")])
+    with pytest.raises(ConfigError, match="that loads"), local_generator(model, temperature=1.0, max_batch=1):
+        pass
+
+
 def test_an_adapter_without_a_base(adapter, tmp_path):
     shutil.copytree(adapter[0], tmp_path / "lost")
     config = tmp_path / "lost" / "adapter_config.json"
@@ -209,3 +218,14 @@ def test_servers_that_do_not_have_the_model(run):
             served(server, find_models([str(run)])[0], "nothing")
         with pytest.raises(ConfigError, match="at most 4096"):
             served(server, find_models([str(run)])[0], room=5000)
+
+
+def test_the_small_worlds_base_model_has_a_name():
+    (named,), (path,) = find_models(["chains_base"]), find_models([str(base_model_path())])
+    assert named == path
+    assert (named.label, named.folder) == ("chains_base", base_model_path())
+
+
+def test_a_name_that_is_no_folder_and_no_hub_id_is_refused_at_once():
+    with pytest.raises(ConfigError, match="chains_base, the small world's"):
+        find_models(["chains-base"])

@@ -1,6 +1,7 @@
 """Filling an evaluation's folder: what a sample is depends on its problem and number alone, whenever it is made."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 
 import pytest
@@ -186,12 +187,24 @@ def test_what_got_no_reward_is_counted_and_tried_again(tmp_path):
         score(folder, ROWS, lambda prompts, **kwargs: [1.0], anew=True)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_no_reward(tmp_path, value):
+    folder = SampleFolder(tmp_path)
+    fill_with(folder, BySeed(), num_samples=1)
+    score(folder, ROWS, lambda prompts, **columns: [value] * len(prompts))
+    assert count(folder, list(ROWS), 1).per_sample("unscored") == 1
+    assert count(folder, list(ROWS), 1).pass_at(1) == 0
+
+
 def test_an_unfinished_folder_gives_no_numbers(tmp_path):
     folder = SampleFolder(tmp_path)
     fill_with(folder, BySeed(), num_samples=2)
     score(folder, ROWS, exact_match)
     with pytest.raises(DataError, match=r"10 samples.*20 scored samples, 4 of each of 5"):
         count(folder, list(ROWS), 4)
+    folder.forget_scores()
+    with pytest.raises(DataError, match=r"0 samples.*`--rescore`"):
+        count(folder, list(ROWS), 2)
     with pytest.raises(DataError, match="`problem` is 'e'"):
         score(folder, {name: ROWS[name] for name in "abcd"}, exact_match)
 

@@ -80,6 +80,19 @@ def test_differences_are_paired_with_the_first_and_corrected_together():
     assert all(one.against == "base" for one in table.differences)
 
 
+def test_subsets_have_differences_of_their_own():
+    first, second = (
+        Evaluated(name, {"chains": one})
+        for name, one in (
+            ("first", result(4, 0, 0, subsets=("easy", "hard", "hard"))),
+            ("second", result(4, 4, 4, subsets=("easy", "hard", "hard"))),
+        )
+    )
+    table = make_table([first, second], {"chains": "chains"})
+    found = {one.column: one.comparison.difference.value for one in table.differences}
+    assert found == {"chains": pytest.approx(2 / 3), "chains/easy": 0.0, "chains/hard": 1.0}
+
+
 def checkpoint(update: int, aime: int, hmmt: int, held_out: int) -> Evaluated:
     results = {"aime": result(aime), "hmmt": result(hmmt), "held-out": result(held_out)}
     return Evaluated(f"run/checkpoint-{update}", results, "run", update)
@@ -111,11 +124,30 @@ def test_models_of_unlike_problems_are_not_compared():
         make_table([], DOMAINS)
 
 
+def test_a_label_stands_for_one_model():
+    with pytest.raises(ConfigError, match="each model once"):
+        make_table([BASE, model("x", *BASE.results.values()), BASE], DOMAINS)
+
+
+def test_other_problems_are_refused_and_other_settings_are_said():
+    results = {"aime": result(0, 4)}
+
+    def evaluated(label, prompts="1f", **sampling):
+        return Evaluated(label, results, conditions={"aime": {"prompts": prompts, "sampling": {"seed": 0} | sampling}})
+
+    with pytest.raises(ConfigError, match="the problems and the number of samples that first has on aime"):
+        make_table([evaluated("first"), evaluated("second", prompts="2e")], DOMAINS)
+    table = make_table([evaluated("first"), evaluated("second", top_p=0.9), evaluated("third")], DOMAINS)
+    note = "aime: sampled under unlike settings: top_p (null for first, 0.9 for second)"
+    assert table.notes == (note,)
+    assert f"Note: {note}" in shown(table)
+
+
 def test_what_is_printed_has_an_interval_with_every_score():
-    better = model("be[b]tter", result(4, 4, 4), result(4, 4), result(4, 4, 4, 4))
+    better = model("be[b]\x1b[31mtter", result(4, 4, 4), result(4, 4), result(4, 4, 4, 4))
     text = shown(make_table([BASE, better], DOMAINS))
     assert "math: Pass@1 in %, with 95 % intervals over problems" in text
-    assert "be[b]tter" in text, "labels are no markup"
+    assert "be[b]\\x1b[31mtter" in text, "labels are neither markup nor control"
     code = mean_interval([0.25] * 4)
     assert f"25.0 [{100 * code.low:.1f}, {100 * code.high:.1f}]" in text
     assert "+75.0 [" in text
@@ -129,6 +161,8 @@ def test_the_table_as_json():
     assert read["averages"][0]["benchmarks"] == ["aime", "hmmt"]
 
 
-@pytest.mark.parametrize(("samples", "ks"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (32, (1, 2, 4, 8, 16, 32))])
+@pytest.mark.parametrize(
+    ("samples", "ks"), [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (6, (1, 2, 4, 6)), (32, (1, 2, 4, 8, 16, 32))]
+)
 def test_values_of_k(samples, ks):
     assert powers_up_to(samples) == ks

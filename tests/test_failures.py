@@ -1,5 +1,6 @@
 """Runs that cannot go on: what they leave, what they say, and that nothing learned is lost."""
 
+import json
 import os
 import subprocess
 import sys
@@ -164,6 +165,21 @@ def test_a_judge_that_is_down_stops_the_run_at_the_limit(tmp_path, reason, error
     assert f"checkpoint-{trainer.state.global_step}" in caught.value.__notes__[-1]
 
 
+def test_a_judge_that_was_lost_with_the_server_is_not_held_against_the_run_that_goes_on(tmp_path):
+    """Its failures are counted in the line of the unfinished update; the window is that of the last finished one."""
+    generator = FailsAt(streams_of(1, tmp_path / "counted", judge=AlwaysKeep(), **SAVING) + 6, ServerLostError("gone"))
+    judge = Silent(after=0)
+    trainer = make_trainer(tmp_path / "lost", generator=generator, judge=judge, no_verdict_limit=1.0, **SAVING)
+    with pytest.raises(ServerLostError):
+        trainer.train()
+    (windows,) = json.loads((tmp_path / "lost" / "checkpoint-1" / "mintrl_state.json").read_text())["review_windows"]
+    finished, unfinished = RunFolder(tmp_path / "lost").metrics()
+    assert windows == ["connection"] * int(finished["judge/no_verdict/connection"])
+    assert "unfinished" not in finished
+    assert (unfinished["unfinished"], unfinished["update"]) == (1, 1)
+    assert unfinished["judge/no_verdict/connection"] == judge.reviews - len(windows) > 0
+
+
 def test_a_run_may_go_on_while_the_judge_is_down(tmp_path):
     judge = Silent(after=9)
     trainer = make_trainer(
@@ -213,6 +229,6 @@ def test_what_one_process_cannot_do_costs_no_update_of_two(tmp_path, kind):
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     path = tmp_path / "lost" / "checkpoint-1"
-    note = f"All 1 updates are saved; go on with --resume_from_checkpoint {path}"
+    note = f"The one update is saved; go on with --resume_from_checkpoint {path}"
     assert first["raised"] == second["raised"] == ["the server is gone", note]
     assert_same_weights(first["whole"], first["again"])

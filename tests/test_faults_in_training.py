@@ -171,7 +171,10 @@ def test_a_run_that_meets_a_passing_fault_makes_the_rollouts_it_would_have_made(
     counted = counts(tmp_path / "met")
     faults = {one: number for one, number in counted.items() if "/fault/" in one}
     assert set(faults) - {"server/fault/refused"} == ({f"server/fault/{kind}"} if kind else set())
-    assert counted.get("server/repeated", 0) + counted.get("server/continued", 0) == sum(faults.values())
+    asked_again = counted.get("server/repeated", 0) + counted.get("server/continued", 0)
+    waits = faults.get("server/fault/refused", 0)  # or requests that were refused
+    assert sum(faults.values()) - waits <= asked_again <= sum(faults.values())
+    assert (waits > 0) == (name in ("away between updates", "restarted in the middle"))
     if name == "restarted in the middle":
         assert counted["server/restored"] >= 1
 
@@ -216,6 +219,23 @@ def judge_proxy():
 
 def llm_judge(proxy) -> LLMJudge:
     return LLMJudge("judge", f"{proxy.url}/v1", timeout_seconds=0.7, max_retries=1, constrain_reply=False)
+
+
+def test_a_judge_on_the_policys_server_waits_for_it_with_the_policy(train, proxy, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("mintrl_trl.generation.recovery.FRESH_SECONDS", 0.3)  # no restart is quicker
+    server.chat = lambda body: spell_verdict(None)
+
+    def judge():
+        return LLMJudge(MODEL, f"{proxy.url}/v1", timeout_seconds=0.7, max_retries=3, constrain_reply=False)
+
+    def meet():
+        proxy.plan(CHAT, None, Cut(then=lambda: proxy.crash(1.5, server.restart)))
+
+    train(tmp_path / "whole", judge=judge()).train()
+    train(tmp_path / "met", after_the_first_update(meet), judge()).train()
+    assert rollouts(tmp_path / "met") == rollouts(tmp_path / "whole")
+    assert {line.get("judge/no_verdict", 0) for line in RunFolder(tmp_path / "met").metrics()} == {0}
+    assert sum(line.get("server/restored", 0) for line in RunFolder(tmp_path / "met").metrics()) >= 1
 
 
 JUDGE_FAULTS = {

@@ -4,10 +4,11 @@ import csv
 import shutil
 
 import pytest
+from matplotlib import cbook
 from matplotlib.figure import Figure
 
 from mintrl_trl.analysis.figures import FIGURES, Options, draw_figures, read_sources
-from mintrl_trl.analysis.style import looks
+from mintrl_trl.analysis.style import looks, spelled
 from mintrl_trl.cli import main
 from mintrl_trl.data.chains import base_model_path
 from mintrl_trl.errors import ConfigError
@@ -142,6 +143,28 @@ def test_unknown_figures_and_budgets_are_refused(tmp_path, figures, options, fie
     with pytest.raises(ConfigError) as caught:
         draw_figures(read_sources([str(tmp_path)]), tmp_path, figures, options)
     assert caught.value.field == field
+
+
+def test_a_figure_goes_into_a_folder(runs, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="a folder that can be made"):
+            draw_figures(read_sources(runs), place)
+
+
+@pytest.mark.parametrize("name", ["x_$^{ y$", "a$b$", "_private", "$"])
+def test_names_are_shown_as_they_are(name):
+    shown = spelled(name)
+    assert not shown.startswith("_"), "a legend leaves such names out"
+    assert not cbook.is_math_text(shown)
+    assert shown.replace(r"\$", "$").strip() == name
+
+
+def test_a_picture_takes_any_name(tmp_path):
+    folders = [write_run(tmp_path / str(n), SETTINGS, {1: {"rewards/control": 0.5}}) for n in range(2)]
+    sources = read_sources([f"{name}={folder}" for name, folder in zip(("x_$^{ y$", "_"), folders, strict=True)])
+    (drawn,) = draw_figures(sources, tmp_path / "out", ["3"])
+    assert drawn.files[0].exists()
 
 
 def test_groups_of_one_method_share_its_colour_and_differ_in_dashes():

@@ -154,6 +154,10 @@ def test_p_values_are_those_of_all_sign_flips():
         assert compare_means(first, second).p_value == pytest.approx(by_enumeration(first, second))
 
 
+def test_no_p_value_is_zero():
+    assert 0 < compare_means([0] * 1319, [1] * 1319).p_value < 1e-300
+
+
 def test_drawn_flips_agree_with_the_binomial_test():
     # 26 better, 10 worse, each by another amount near 1: too many sums to count. The sign test says 0.011.
     amounts = 0.9 + np.linspace(0, 0.1, 36)
@@ -200,3 +204,15 @@ def test_holm_by_hand():
 def test_what_cannot_be_scored_is_refused(call, field):
     with pytest.raises(ConfigError, match=f"`{field}`"):
         call()
+
+
+def test_nearly_equal_scores_are_no_surer_than_equal_ones():
+    """As Pass@4 beside Pass@8 of problems that are solved almost always."""
+    equal, nearly = mean_interval([1.0] * 64), mean_interval([1.0] * 63 + [0.97])
+    assert nearly.low < equal.low == pytest.approx(0.025 ** (1 / 64))
+    low, high = mean_interval([0.0] * 64), mean_interval([0.0] * 63 + [0.03])
+    assert high.high > low.high
+
+
+def test_the_interval_of_a_difference_may_be_short():
+    assert compare_means([0.5] * 30, [0.51] * 29 + [0.52]).difference.low > 0

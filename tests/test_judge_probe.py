@@ -139,7 +139,7 @@ def test_what_the_user_decided_stays():
     assert endpoint.bodies("/v1/completions") == []
     endpoint = Endpoint()
     endpoint.refused = {"response_format": "response_format is unknown"}
-    with pytest.raises(JudgeError, match="remove constrain_reply=True"):
+    with pytest.raises(JudgeError, match="Remove judge_constrain_reply"):
         asked(endpoint, constrain_reply=True)
 
 
@@ -251,7 +251,10 @@ def test_a_server_without_ids_is_found_before_training():
 
 def test_no_such_model_names_those_that_are_there():
     endpoint = VLLMEndpoint(models=("Qwen/Qwen3-4B", "policy-v7"))
-    with pytest.raises(JudgeError, match=r"does not exist.*It serves 'Qwen/Qwen3-4B', 'policy-v7'"):
+    with pytest.raises(
+        JudgeError,
+        match=r"for model 'Qwen/Qwen3-8B': The model `\S+` does not exist\. It serves 'Qwen/Qwen3-4B', 'policy-v7'",
+    ):
         asked(endpoint, model="Qwen/Qwen3-8B")
 
 

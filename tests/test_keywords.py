@@ -1,6 +1,7 @@
 """Keywords: what counts as narrative, how the window is cut, and shifts against a baseline."""
 
 import json
+import time
 
 import pytest
 
@@ -66,6 +67,13 @@ def write_rollouts(folder, texts, role="control", update=10):
         for text in texts:
             span = {"start": 0, "end": 1, "author": "policy", "weight_version": "", "text": text}
             file.write(json.dumps(record | {"spans": [span]}) + "\n")
+
+
+@pytest.mark.parametrize("text", ["\\(", "\\[", "$", "`", "\\( $ ` \\["])
+def test_hostile_text_is_read_in_linear_time(text):
+    start = time.perf_counter()
+    narrative_words(text * 30_000)
+    assert time.perf_counter() - start < 2, "a minute's work if every one looked for its end"
 
 
 TEN = {update: {"loss": 0.1} for update in range(1, 11)}

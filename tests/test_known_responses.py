@@ -82,7 +82,8 @@ def test_a_benchmark_without_references_is_said_to_have_none():
     console = Console(file=io.StringIO(), width=120)
     print_scoring([benchmark], [ScoringCheck("lcb", 3, 0, 0, 0, ())], console, examples=5)
     shown = console.file.getvalue()
-    assert "there are none" in shown and "[red]file\\x1b" in shown and "Scored right." in shown
+    assert "there are none" in shown and "[red]file\\x1b" in shown
+    assert "Scored right. Without a right response to try:" in shown
     print_scoring([benchmark], [ScoringCheck("lcb", 3, 1, 0, 0, (Score("x", 0, None, "error"),))], console, examples=5)
     assert "lcb x, right response: reward None, error" in console.file.getvalue()
 

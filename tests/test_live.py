@@ -60,7 +60,7 @@ def test_line_says_how_long_the_rest_takes(finished, seconds, left):
     line = LiveProgress(Clock(), console=plain(), time_left=True).line(
         replace(START, finished=finished, seconds=seconds)
     )
-    assert line.endswith(f" · about {left} left") if left else "left" not in line
+    assert f"/128 rollouts · about {left} left · " in line if left else "left" not in line
 
 
 def test_line_says_everything_that_moves():
@@ -74,6 +74,8 @@ def test_line_of_controls_names_no_review():
     snapshot = replace(START, chunks=1, reviews=0, reviews_in_flight=0, revisions=0, no_verdicts=0, finished=0)
     line = LiveProgress(Clock(), "evaluation", console=plain()).line(snapshot)
     assert line == "evaluation: 0/128 rollouts · 1 chunk · 1,240 tokens/s · 10 s"
+    line = LiveProgress(Clock(), "evaluation", console=plain(), noun="responses").line(snapshot)
+    assert line == "evaluation: 0/128 responses · 1,240 tokens/s · 10 s"
 
 
 def test_rate_follows_the_last_ten_seconds():

@@ -172,7 +172,7 @@ def test_correction_by_ids():
     chat.script = [ChatReply(" Wait.", ids=(11, 12))]
     assert intervene(judge, accepted="x is") == Correction(ids=(11, 12))
     chat.script = [ChatReply(" Wait.")]
-    with pytest.raises(JudgeError, match="shares_tokenizer=False"):
+    with pytest.raises(JudgeError, match="judge_shares_tokenizer: false"):
         intervene(judge, accepted="x is")
 
 
@@ -225,6 +225,19 @@ def test_transport_faults_are_repeated_with_growing_capped_pauses(error, reason)
     assert 0.25 <= pauses[0] <= 0.5
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_PAUSE_SECONDS
+
+
+@pytest.mark.parametrize(("reason", "waits"), [("connection", 2), ("server_error", 0)])
+def test_a_server_that_somebody_else_waits_for_is_waited_for(reason, waits):
+    judge, _ = judge_of(ChatFault(reason), ChatFault(reason), ChatReply(KEEP_TEXT))
+    waited = []
+
+    async def wait():
+        waited.append(0)
+
+    judge.wait_for_server = wait
+    assert review(judge) == KEEP
+    assert len(waited) == waits
 
 
 def test_no_retries_where_none_are_wanted():
@@ -325,7 +338,7 @@ def test_probe():
     with pytest.raises(JudgeError, match="--reasoning-parser"):
         asyncio.run(judge.probe())
     judge, _ = judge_of(ChatReply("I would keep it."))
-    with pytest.raises(JudgeError, match="constrain_reply=True"):
+    with pytest.raises(JudgeError, match="judge_constrain_reply: true"):
         asyncio.run(judge.probe())
     judge, _ = judge_of(JudgeError("no such model"))
     with pytest.raises(JudgeError, match="no such model"):

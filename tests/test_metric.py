@@ -1,5 +1,6 @@
 """Metrics through the `evaluate` library, built directly and loaded from their files."""
 
+import math
 import re
 from pathlib import Path
 
@@ -95,3 +96,12 @@ def test_the_page_shows_what_comes_out():
     for expression, value in shown:
         assert eval(expression, names) == float(value)
     assert "Pass@k" in names["metric"].description  # loaded from its file
+
+
+def test_what_is_no_reward_is_not_solved_and_nothing_is_no_score():
+    rewards = [[None, math.nan], [math.inf, 1.0]]
+    assert PassAtK().compute(predictions=rewards, ks=[1, 2]) == {"pass@1": 0.25, "pass@2": 0.5}
+    with pytest.raises(ConfigError, match="at least one problem"):
+        PassAtK().compute(predictions=[])
+    with pytest.raises(ConfigError, match="at least one problem"):
+        MathPassAtK().compute(predictions=[], references=[])

@@ -5,9 +5,13 @@ from itertools import pairwise
 
 import pytest
 
+from mintrl_trl.cli import _parse
+from mintrl_trl.evaluate_models import MAX_COMPLETION_LENGTH
 from mintrl_trl.evaluation.benchmarks import BENCHMARKS, DOMAIN_AVERAGES
+from mintrl_trl.recipe import parse_recipe
+from mintrl_trl.serving import Machine, server_commands
 
-from .commands import ROOT, fenced_commands
+from .commands import ROOT, VARIABLE, fenced_commands, joined
 
 PAGE = ROOT / "docs" / "paper_tables.md"
 TABLES = dict(re.findall(r"^## (Table \d): .*?\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE))
@@ -89,3 +93,32 @@ def test_columns_are_the_averaged_benchmarks_in_order():
     head = TABLES["Table 1"].split("\n| ---")[0]
     titles = [BENCHMARKS[name].title for names in DOMAIN_AVERAGES.values() for name in names]
     assert re.findall(r"AIME25|AIME26|HMMT25|LCB|HE\+|MBPP\+", head) == titles
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/evaluation.md", "docs/paper_tables.md"])
+def test_an_evaluation_follows_a_server_with_room_for_its_responses(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    served, evaluations = None, 0
+    for words in fenced_commands(ROOT / name):
+        if words[:3] == ["mintrl", "serve", "policy"]:
+            served = _parse(words[1:])
+        elif words[:2] == ["mintrl", "eval"] and "--base-url" in words:
+            flags = ["--config", str(served.config), *served.settings]
+            (command,) = server_commands(parse_recipe(flags, default=served.config), "policy", Machine())
+            room = int(command.words[command.words.index("--max-model-len") + 1])
+            assert room >= MAX_COMPLETION_LENGTH + 1024, words
+            evaluations += 1
+    assert evaluations
+
+
+def test_no_gpu_trains_and_serves():
+    """Each line says which GPUs it takes, but for those that take all of them."""
+    text = PAGE.read_text()
+    for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
+        taken = {"serve": set(), "launch": set()}
+        for line in joined(block):
+            kind = next((kind for kind in taken if f" {kind} " in line), None)
+            if kind is not None:
+                gpus = re.match(rf"{VARIABLE.pattern}([\d,]+) ", line)
+                taken[kind] |= set(gpus[1].split(",")) if gpus else set("01234567")
+        assert not taken["serve"] & taken["launch"], block

@@ -53,6 +53,13 @@ def test_all_panels_of_a_whole_run(tmp_path, drawn):
     assert [text.get_text() for text in share.texts] == ["GRPO"]
 
 
+def test_a_single_update_is_seen(tmp_path, drawn):
+    folder = RunFolder(tmp_path)
+    folder.append_metrics(1, {"rewards/control": 0.5, "rewards/intervened": 0.75})
+    learning_curves(folder)
+    assert {line.get_marker() for line in drawn[0].axes[0].lines} == {"o"}
+
+
 @pytest.mark.parametrize(
     ("metrics", "titles"),
     [

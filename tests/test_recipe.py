@@ -108,6 +108,30 @@ def test_lists_from_file_and_flags(tmp_path):
     assert recipe_of(tmp_path, text, "--lora_target_modules", "k_proj").policy.lora_target_modules == "k_proj"
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--judge_extra_body", "{thinking: {type: disabled}}"],
+        ["--judge-extra-body={thinking: {type: disabled}}"],
+        ["--judge_extra_body", '{"thinking": {"type": "disabled"}}'],
+    ],
+)
+def test_a_mapping_on_the_command_line_is_yaml_or_json(tmp_path, flags):
+    text = CHAINS.replace("judge: exact", "judge: llm") + "judge_base_url: http://localhost:1/v1\n"
+    assert recipe_of(tmp_path, text, *flags).config.judge_extra_body == {"thinking": {"type": "disabled"}}
+    assert recipe_of(tmp_path, text, "--judge_extra_body", '{"top_k": 1e3}').config.judge_extra_body == {"top_k": 1000}
+    wrong = refusal(tmp_path, text, "--judge_extra_body", "{thinking: {type")
+    assert wrong.startswith("`judge_extra_body` is '{thinking: {type'. Allowed: a mapping (")
+
+
+def test_help_shows_the_defaults_of_settings_and_not_of_the_recipe_that_is_run_without_one(capsys):
+    with pytest.raises(SystemExit):
+        parse_recipe(["--help"], default=QUICKSTART)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--judge {llm,self,exact,local}" in text and "--weight_sync {auto,lora,checkpoint,nccl}" in text
+    assert "In tokens, at least 1. (default: 16384)" in text  # max_completion_length
+
+
 def test_unset_values_are_null(tmp_path):
     assert recipe_of(tmp_path, CHAINS + "delta: null\nmodel_name_or_path:\n").config.delta is None
     assert "`seed` is None. Allowed: a whole number. Fix: set seed=42" in refusal(tmp_path, CHAINS + "seed: null")
@@ -341,6 +365,7 @@ SIZES = {
     "chains_proxy": (8, 16, 128, 1),
     "chains_self_judge": (8, 16, 128, 1),
     "gsm8k_smollm2": (1, 4, 4, 1),
+    "gsm8k_smollm2_server": (1, 4, 4, 1),
     "code_qwen3_1.7b": (32, 16, 1, 512),
     "code_qwen3_4b": (32, 16, 1, 512),
     "math_qwen3_1.7b": (32, 16, 1, 512),

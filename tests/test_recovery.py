@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
-from mintrl_trl.errors import GenerationError
+from mintrl_trl.errors import GenerationError, ServerLostError
 from mintrl_trl.generation import recovery as module
-from mintrl_trl.generation.recovery import Recovery
+from mintrl_trl.generation.recovery import Recovery, first_ready
+from mintrl_trl.generation.server import ServerControl, ServerError
 from mintrl_trl.generation.vllm import VLLMGenerator
 from mintrl_trl.generation.weight_sync import CheckpointSync, LoRASync
 
@@ -138,6 +140,21 @@ def test_a_server_that_is_down_is_waited_for(server, tmp_path):
     assert collect(policy, [2]) == [1, 0]
 
 
+def test_a_wait_is_counted_by_its_kind_and_its_seconds_in_vain_too(server, tmp_path):
+    policy = synced(server, tmp_path)
+    policy.recovery.wait_until_ready(0.3)
+    assert (policy.recovery.faults, policy.recovery.seconds_lost) == ({}, 0)
+    nobody = ServerControl("http://127.0.0.1:1")
+    policy.recovery = Recovery(nobody, lambda: nobody.call("GET", "/weight_info", seconds=0.1), wait_seconds=0.2)
+    with pytest.raises(ServerLostError):
+        policy.recovery.wait_until_ready(0.2)
+    with pytest.raises(ServerLostError):
+        collect(policy, [2])
+    counted = policy.counters()
+    assert counted["server/fault/refused"] == 2
+    assert 0.4 <= counted["server/seconds_lost"] < 4
+
+
 def test_a_server_that_stays_away_is_an_error_at_the_limit(server, tmp_path):
     policy = synced(server, tmp_path, wait_seconds=0.7)
     server.faults["/weight_info"].extend([Status(503, "starting")] * 99)
@@ -180,3 +197,22 @@ def test_nobody_goes_on_waiting_for_a_server_once_the_rollouts_are_cancelled(ser
     started = time.monotonic()
     asyncio.run(run())  # joins the threads of its loop
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("back", [[False, True], [False, False]])
+def test_of_several_servers_the_first_that_is_back_will_do(back):
+    """A judge on the policy's servers waits for them as the policy does, and no longer."""
+    away = ServerError("nobody there", retryable=True, kind="refused")
+
+    def restore(is_back):
+        if not is_back:
+            raise away
+        return False
+
+    nobody = ServerControl("http://127.0.0.1:1")
+    waits = [Recovery(nobody, partial(restore, one), wait_seconds=0.1) for one in back]
+    if any(back):
+        asyncio.run(first_ready(waits))
+    else:
+        with pytest.raises(ServerLostError):
+            asyncio.run(first_ready(waits))

@@ -1,4 +1,4 @@
-"""The reproduction: what is one run, what is kept of it, and verdicts by their rules, on numbers made up here."""
+"""The reproduction: what is one run, how it is run, what is kept of it, and the page made from that."""
 
 import json
 import signal
@@ -8,69 +8,29 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rich.console import Console
 
-from benchmarks.reproduction.cells import Arm, Cell, Experiment, distinct, settings
+from benchmarks.reproduction.cells import Arm, Cell, digest, distinct, settings
 from benchmarks.reproduction.claim_list import CLAIMS
-from benchmarks.reproduction.claims import (
-    Status,
-    above_base,
-    alike,
-    all_of,
-    falls,
-    higher,
-    higher_at_cost,
-    not_above_base,
-    not_testable,
-    peaks,
-    ratio_within,
-    within,
-)
+from benchmarks.reproduction.claims import Status
 from benchmarks.reproduction.experiments import EXPERIMENTS
 from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.quick import quick_experiments
 from benchmarks.reproduction.runner import Processes, execute, execute_all, expected_minutes
-from benchmarks.reproduction.scores import Results, Score, margin, matched, read
-from benchmarks.reproduction.summary import MAX_BYTES, JudgeWork, judge_work, read_summaries, write_summary
+from benchmarks.reproduction.scores import Results, read
+from benchmarks.reproduction.summary import (
+    MAX_BYTES,
+    JudgeWork,
+    _curves,
+    helper_prompt_tokens,
+    judge_work,
+    read_summaries,
+    teacher_reading,
+    with_other_models,
+    write_summary,
+)
 from mintrl_trl.config_ablations import AblationConfig
 from mintrl_trl.config_checks import check_keys
 from mintrl_trl.recipe import PolicyArguments, RecipeArguments, parse_recipe
-
-CONST, GRPO = Arm("Const", "quickstart"), Arm("GRPO", "chains_grpo", settings(max_steps=300), at=150)
-EXPERIMENT = Experiment("table", "A table", "What is asked.", (GRPO, CONST), (0, 1))
-
-
-def summary_of(arm: Arm, seed: int, hard: dict[int, float], **changes) -> dict:
-    """A summary with Pass@1 of hard problems by update; 10,000 tokens and 2 seconds an update."""
-    cell = arm.cell(seed)
-    return {
-        "key": cell.key,
-        "label": arm.name,
-        "recipe": arm.recipe,
-        "overrides": dict(arm.overrides),
-        "seed": seed,
-        "updates": cell.updates,
-        "minutes": 2.0,
-        "commit": "0123456789abcdef",
-        "machine": {"processor": "a processor", "cores": 2, "torch": "2"},
-        "evaluations": [
-            {
-                "update": update,
-                "pass": {name: {"1": value, "16": min(1.0, 2 * value)} for name in ("all", "easy", "hard")},
-                "tokens/sampled": 6000 * update,
-                "tokens/teacher": 4000 * update,
-                "seconds": 2.0 * update,
-            }
-            for update, value in hard.items()
-        ],
-        "curves": {"rewards/control": [[75, 0.4], [150, 0.6]], "intervention/nll": [[30, 6.0], [90, 2.0]]},
-        "totals": {"tokens/policy": 900000.0, "judge/read": 600000.0, "step/seconds": 300.0},
-    } | changes
-
-
-def results(const=(0.8, 0.82), grpo=(0.1, 0.12), **changes) -> Results:
-    summaries = [summary_of(CONST, seed, {0: 0.01, 150: value}, **changes) for seed, value in enumerate(const)]
-    summaries += [summary_of(GRPO, seed, {0: 0.01, 150: value, 300: 0.2}) for seed, value in enumerate(grpo)]
-    return Results([EXPERIMENT], {summary["key"]: summary for summary in summaries})
-
+from tests.reproduced import CONST, EXPERIMENT, GRPO, results, summary_of
 
 # Cells
 
@@ -86,6 +46,26 @@ def test_key_is_that_of_the_settings_wherever_they_are_written():
         Cell("chains_grpo", (), 0, ""),
     ]
     assert len({cell.key for cell in [as_written, *others]}) == 4
+
+
+def test_key_is_of_the_base_model_too(monkeypatch):
+    before = CONST.cell(0).key
+    monkeypatch.setattr("benchmarks.reproduction.cells.digest", lambda folder: "another base model")
+    assert CONST.cell(0).key != before
+
+
+def test_summaries_with_another_teacher_are_found_and_named(tmp_path, monkeypatch):
+    model = tmp_path / "models" / "teacher"
+    model.mkdir(parents=True)
+    (model / "model.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr("benchmarks.reproduction.summary.RECIPES", tmp_path / "recipes")
+    made_with = [{"models": {"models/teacher": found}} for found in (digest(model), "of another machine")]
+    summaries = dict(zip(("same", "other"), made_with, strict=True)) | {"none": {"models": {}}, "gone": {}}
+    assert with_other_models(summaries) == {"other"}
+    kept = {s["key"]: s | m for s, m in zip(results()._summaries.values(), made_with, strict=False)}
+    text = write_page([EXPERIMENT], kept, tmp_path, quick=False).read_text(encoding="utf-8")
+    assert f"models/teacher with hash {digest(model)} in 1 runs" in text
+    assert "**Not all runs had the same teacher.**" in text
 
 
 def test_key_does_not_depend_on_where_files_go():
@@ -139,119 +119,6 @@ def test_names_of_arms_are_unique():
         assert len({arm.name for arm in experiment.arms}) == len(experiment.arms)
 
 
-# Scores
-
-
-def test_margin_by_hand():
-    left, right = Score((0.80, 0.84)), Score((0.10, 0.16))  # standard errors 0.02 and 0.03; 1.72 degrees of freedom
-    assert margin(left, right) == pytest.approx(6.314 * (0.02**2 + 0.03**2) ** 0.5)
-    three = Score((0.5, 0.6, 0.7))  # standard error 0.1 / sqrt(3); with its like 4 degrees of freedom
-    assert margin(three, three) == pytest.approx(2.132 * 0.1 * (2 / 3) ** 0.5)
-    assert margin(Score((0.5, 0.5)), Score((0.4, 0.4))) == pytest.approx(0.01 * 1.812)
-
-
-def test_metrics_are_read_where_they_were_asked_for():
-    summary = summary_of(GRPO, 0, {0: 0.01, 150: 0.1, 300: 0.2})
-    assert read(summary, "hard@1") == 0.2
-    assert read(summary, "hard@1", 150) == 0.1
-    assert read(summary, "hard@1", 100) is None
-    assert read(summary, "rewards/control:first") == 0.4
-    assert read(summary, "rewards/control:last") == 0.6
-    assert read(summary, "entropy/sample:last") is None
-    assert read(summary, "step/seconds") == 300.0
-
-
-def test_first_evaluation_that_has_cost_as_much():
-    long = summary_of(GRPO, 0, {0: 0.0, 100: 0.1, 200: 0.2, 300: 0.3})
-    short = summary_of(CONST, 0, {0: 0.0, 150: 0.8})
-    assert matched(long, short, "seconds")["update"] == 200
-    short["evaluations"][-1]["tokens/teacher"] += 1_000_000  # 2.5 million tokens in all
-    assert matched(long, short, "tokens")["update"] == 300
-    short["evaluations"][-1]["tokens/teacher"] += 1_000_000
-    assert matched(long, short, "tokens") is None
-
-
-# Rules
-
-
-@pytest.mark.parametrize(
-    ("const", "grpo", "status"),
-    [
-        pytest.param((0.8, 0.82), (0.1, 0.12), "reproduced", id="higher"),
-        pytest.param((0.1, 0.12), (0.8, 0.82), "not reproduced", id="lower"),
-        pytest.param((0.5, 0.8), (0.4, 0.6), "not reproduced", id="within the spread"),
-        pytest.param((0.99, 1.0), (0.98, 0.99), "not testable here", id="ceiling"),
-        pytest.param((0.01, 0.0), (0.02, 0.0), "not testable here", id="floor"),
-        pytest.param((), (0.1, 0.2), "not run", id="missing"),
-    ],
-)
-def test_higher(const, grpo, status):
-    verdict = higher(["table/Const"], ["table/GRPO"], "hard@1")(results(const, grpo))
-    assert verdict.status.value == status
-
-
-def test_verdict_names_the_numbers_behind_it():
-    verdict = higher(["table/Const"], ["table/GRPO"], "hard@1")(results())
-    assert verdict.numbers == "Const 81.0 ± 1.4 %, GRPO 11.0 ± 1.4 %"
-
-
-@pytest.mark.parametrize(
-    ("rule", "status"),
-    [
-        (alike("table/Const", "table/GRPO", "hard@1"), "not reproduced"),
-        (alike("table/Const", "table/Const", "hard@1"), "reproduced"),
-        (above_base(["table/Const", "table/GRPO"], "hard@1"), "reproduced"),
-        (not_above_base(["table/Const"], "hard@1"), "not reproduced"),
-        (falls(["table/Const"], "intervention/nll"), "reproduced"),
-        (falls(["table/Const"], "rewards/control"), "not reproduced"),
-        (falls(["table/Const"], "entropy/sample"), "not run"),
-        (within(["table/GRPO"], "hard@1", 0.0, 0.3), "reproduced"),
-        (within(["table/GRPO"], "hard@1", 0.0, 0.1), "not reproduced"),
-        (higher_at_cost(["table/Const"], "table/GRPO", "hard@1", "seconds"), "reproduced"),
-        (higher_at_cost(["table/GRPO"], "table/Const", "hard@1", "tokens"), "not testable here"),
-        (ratio_within("table/GRPO", "table/Const", "step/seconds", 0.9, 1.1), "reproduced"),
-        (ratio_within("table/GRPO", "table/Const", "step/seconds", 2.5, 3.45), "not reproduced"),
-    ],
-)
-def test_other_rules(rule, status):
-    assert rule(results()).status.value == status
-
-
-@pytest.mark.parametrize(
-    ("metrics", "const", "status"),
-    [
-        pytest.param(("hard@1", "hard@16"), (0.8, 0.82), "reproduced", id="both"),
-        pytest.param(("hard@1", "hard@16"), (0.1, 0.12), "not reproduced", id="neither"),
-        pytest.param(("hard@1", "all@8"), (0.8, 0.82), "not run", id="one is missing"),
-    ],
-)
-def test_all_of(metrics, const, status):
-    rule = all_of({metric: higher(["table/Const"], ["table/GRPO"], metric) for metric in metrics})
-    assert rule(results(const)).status.value == status
-
-
-def test_what_cannot_be_decided_does_not_stand_in_the_way():
-    decided, open_ = alike("table/Const", "table/Const", "hard@1"), not_testable("no way to tell")
-    verdict = all_of({"one": decided, "other": open_})(results())
-    assert verdict.status is Status.REPRODUCED
-    assert verdict.numbers.endswith("other: no way to tell")
-    assert all_of({"other": open_})(results()).status is Status.NOT_TESTABLE
-
-
-@pytest.mark.parametrize(
-    ("most", "status"), [(0.3, "reproduced"), (0.9, "not reproduced"), (0.6, "not reproduced")], ids=str
-)
-def test_peak_lies_below_the_largest_share(most, status):
-    arms = [Arm("none", "quickstart", settings(max_reviews=0)), Arm("some", "quickstart"), Arm("most", "chains_grpo")]
-    passes, shares = {"none": 0.2, "some": 0.6, "most": most}, {"some": 0.02, "most": 0.5}
-    summaries = [
-        summary_of(arm, 0, {150: passes[arm.name]}, totals={"mean/off_policy_share": shares.get(arm.name, 0.0)})
-        for arm in arms
-    ]
-    found = Results([Experiment("figure", "", "", tuple(arms), (0,))], {s["key"]: s for s in summaries})
-    assert peaks(["figure/some", "figure/most"], "figure/none", "all@1")(found).status.value == status
-
-
 # Summaries, and the page
 
 
@@ -268,13 +135,32 @@ def test_summary_is_written_whole_under_its_key(tmp_path):
 def test_tokens_of_a_judge_that_is_a_model_by_hand(tmp_path):
     keep = {"chunk_start": 0, "chunk_tokens": 16, "kept_tokens": 16, "correction_tokens": 0}
     revise = {"chunk_start": 16, "chunk_tokens": 16, "kept_tokens": 4, "correction_tokens": 1}
-    record = {"update": 3, "prompt": "8B7?", "reviews": [keep, revise]}
+    record = {"update": 3, "prompt": "8B7?", "reviews": [keep, revise]}  # one token begins the prompt
     (tmp_path / "rollouts.jsonl").write_text(
         json.dumps(record) + "\n" + json.dumps(record | {"reviews": []}) + "\n", encoding="utf-8"
     )
     # five tokens of prompt: 5 + 16, then 5 + 32, then 5 + 20
-    assert judge_work(tmp_path / "rollouts.jsonl") == {3: JudgeWork(2, 1, read=21 + 37 + 25, written=1)}
-    assert judge_work(tmp_path / "none.jsonl") == {}
+    assert judge_work(tmp_path / "rollouts.jsonl", 5) == {3: JudgeWork(2, 1, read=21 + 37 + 25, written=1)}
+    assert judge_work(tmp_path / "none.jsonl", 5) == {}
+
+
+def test_whoever_reads_a_solution_is_charged_for_it():
+    question, solution = 19, 52 - 1  # tokens; a solution of a judge has no end
+    for recipe in ("quickstart", "chains_opd", "chains_teacher_judge"):
+        assert helper_prompt_tokens(Cell(recipe, (), 0, "")) == question
+    for recipe in ("chains_opsd", "chains_self_judge"):
+        assert helper_prompt_tokens(Cell(recipe, (), 0, "")) > question + solution
+    read = teacher_reading({"tokens/policy": 6000.0}, Cell("chains_opd", (), 0, ""), question)
+    assert read == {"positions/teacher": 6000 + 128 * 19}
+    assert teacher_reading({"update": 0}, Cell("chains_opd", (), 0, ""), question) == {}
+
+
+def test_ends_of_curves_are_the_same_updates_in_runs_of_any_length():
+    for updates in (150, 200, 400):
+        lines = [{"update": update, "grad_norm": float(update)} for update in range(1, updates + 1)]
+        curve = read({"curves": _curves(lines)}, "grad_norm:last", 150)
+        assert curve == pytest.approx((121 + 150) / 2), updates  # a fifth of 150
+    assert max(map(len, _curves(lines).values())) <= 40
 
 
 def test_minutes_are_measured_or_taken_from_runs_of_the_same_recipe():
@@ -313,6 +199,11 @@ def test_page_has_every_kind_of_figure(tmp_path):
     names = ["bonus_points", "figure6_intensity", "table1_dynamics", "table1_learning"]
     assert figures == [f"{name}.png" for name in names]
     assert all(f"](reproduction/{name})" in page for name in figures)
+
+
+def test_page_names_runs_that_failed(tmp_path):
+    page = write_page([EXPERIMENT], {}, tmp_path, quick=False, failed=[CONST.cell(1)]).read_text(encoding="utf-8")
+    assert "**1 runs failed and are missing below:** Const, seed 1." in page
 
 
 # Processes

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mintrl_trl.errors import FailureLimitError, JudgeError, NoVerdict
+from mintrl_trl.errors import FailureLimitError, JudgeError, NoVerdict, ServerLostError
 from mintrl_trl.rollouts.doors import KEEP, Correction, Revise
 from mintrl_trl.rollouts.loop import BackgroundLoop
 from mintrl_trl.rollouts.rollout import Author, Decision, Span
@@ -135,14 +135,15 @@ def test_a_useless_correction_keeps_the_chunk_and_says_why(loop, answer, reason,
     assert (first.kept_tokens, first.correction_tokens, first.discarded_ids) == (4, 0, ())
 
 
-def test_each_kind_of_failure_is_logged_once_with_its_traceback(loop, caplog):
+def test_each_kind_of_failure_is_logged_once_with_a_traceback_where_nobody_foresaw_it(loop, caplog):
     errors = [ValueError("first"), ValueError("second"), NoVerdict("empty"), NoVerdict("empty")]
     with caplog.at_level(logging.WARNING):
         sample(loop, counting(), ScriptedJudge(errors), k=1, reviews=4)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     text = caplog.text
     assert "value_error: first" in text and "second" not in text and "(empty)" in text
-    assert "Traceback" in text and "tests/doors.py" in text
+    assert text.count("Traceback") == 1 and "tests/doors.py" in text
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False]
 
 
 def test_the_run_stops_when_too_many_reviews_fail(loop):
@@ -184,9 +185,10 @@ def test_the_window_forgets(loop):
 # Fatal answers
 
 
-def test_judge_error_stops_the_run(loop):
-    with pytest.raises(JudgeError, match="no such model"):
-        sample(loop, counting(), ScriptedJudge([JudgeError("no such model")]))
+@pytest.mark.parametrize("error", [JudgeError("no such model"), ServerLostError("the policy's own server is gone")])
+def test_judge_error_stops_the_run(loop, error):
+    with pytest.raises(type(error), match=str(error)):
+        sample(loop, counting(), ScriptedJudge([error]))
 
 
 def test_a_judge_that_is_not_async_stops_the_run(loop):

@@ -69,6 +69,17 @@ def test_text_of_any_script_and_broken_surrogates_are_written(tmp_path):
     assert list(folder.rollouts()) == [record]
 
 
+def test_lines_that_are_no_objects_are_skipped(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'5\n[1]\nnull\n{"update": 1}\n"x"\n')
+    assert list(RunFolder(tmp_path).metrics()) == [{"update": 1}]
+
+
+def test_rollouts_of_earlier_updates_are_not_even_parsed(tmp_path):
+    (tmp_path / "rollouts.jsonl").write_bytes(b'{"update": 9, "row": 0}\n{"update": 10, "row": 0}\n')
+    with pytest.raises(DataError, match="line 2"):  # which is no rollout, as line 1 is none
+        list(RunFolder(tmp_path).rollouts(10))
+
+
 @pytest.mark.parametrize("torn", [b'{"update": 2, "lo', b'{"update": 2, "name": "\xc3', b"\x00\x00"])
 def test_a_torn_last_line_is_skipped_and_the_next_one_is_whole(tmp_path, torn, caplog):
     folder = RunFolder(tmp_path)

@@ -103,6 +103,15 @@ def test_folders_that_are_not_ours(tmp_path):
     assert list(SampleFolder(tmp_path / "none").samples()) == []
 
 
+def test_what_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    below = SampleFolder(tmp_path / "file" / "evaluation")
+    with pytest.raises(ConfigError, match="a folder that can be written"):
+        below.begin(SETTINGS)
+    with pytest.raises(DataError, match="the same command continues"):
+        below.append(sample())
+
+
 def test_a_full_disk_leaves_whole_lines(folder):
     folder.append(sample())
     before = (folder.path / "samples.jsonl").read_bytes()

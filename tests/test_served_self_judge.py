@@ -93,6 +93,7 @@ def test_one_server_has_the_policys_adapter_and_the_judges_initial_weights(serve
     trainer = make(judge="self", peft_config=LoraConfig(r=2), anchor="judge")
     trainer.train()
     judge = trainer.judge
+    assert judge.wait_for_server is not None  # where the policy waits, it does too
     assert judge.reply_form is ReplyForm.PATTERN
     policy, corrections = split(server)
     adapters = {body["lora_name"] for body in server.bodies("/v1/load_lora_adapter")}
@@ -129,6 +130,7 @@ def test_the_second_server_judges(server, make):
         trainer = make(judge="self", judge_base_url=f"{second.url}/v1", max_steps=1, intervention_updates=1)
         trainer.train()
         trainer.close()
+        assert trainer.judge.wait_for_server is None
         assert server.bodies(CHAT) == server.bodies(TOKENIZE) == split(server)[1] == []
         assert {body["model"] for body in second.bodies(CHAT)} == {"initial"}
         assert split(second)[0] == []

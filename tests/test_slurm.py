@@ -101,6 +101,12 @@ def test_a_server_that_ends_ends_the_job(tmp_path):
     assert len(calls) == 1
 
 
+def test_a_server_that_never_comes_up_ends_the_job(tmp_path):
+    code, calls = run_script(tmp_path, DOWN=":8000/health", WAIT="10")
+    assert code == 1
+    assert len(calls) == 1
+
+
 def test_its_heading_and_its_lines_for_slurm():
     assert all(words[:2] == ["sbatch", "recipes/slurm/two_nodes.slurm"] for words in heading_commands(SCRIPT))
     text = SCRIPT.read_text()

@@ -5,8 +5,10 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mintrl_trl.analysis.figures import draw_figures, read_sources
 from mintrl_trl.analysis.runs import read_groups, read_run
 from mintrl_trl.analysis.solutions import (
     Likelihoods,
@@ -91,6 +93,28 @@ def test_runs_of_other_tasks_and_of_unlike_bases(tmp_path):
     (runs[0] / "config.json").write_text("{}")
     with pytest.raises(DataError, match="can be loaded"):
         measure_support(read_groups([str(runs[0])]))
+
+
+def test_a_single_easy_problem_is_drawn_too(tmp_path):
+    run = write_run(tmp_path / "run", recipe=CHAINS | {"eval_problems": 1})
+    shutil.copytree(base_model_path(), run, dirs_exist_ok=True)
+    (drawn,) = draw_figures(read_sources([str(run)]), tmp_path / "out", ["2"])
+    assert "1 of 1 easy problems solved" in drawn.note
+
+
+@pytest.mark.parametrize(("damage", "message"), [("cut", "header"), ("nan", "finite")])
+def test_a_damaged_model_is_named(tmp_path, damage, message):
+    run = write_run(tmp_path / "run", recipe=CHAINS)
+    shutil.copytree(base_model_path(), run, dirs_exist_ok=True)
+    tensors = load_file(run / "model.safetensors")
+    if damage == "nan":
+        save_file(
+            {name: value * math.nan for name, value in tensors.items()}, run / "model.safetensors", {"format": "pt"}
+        )
+    else:
+        (run / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(DataError, match=message):
+        measure_support(read_groups([str(run)]))
 
 
 def test_the_summary_by_hand():

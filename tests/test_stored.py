@@ -8,6 +8,7 @@ from mintrl_trl.analysis.passes import domain_curves, domain_panels
 from mintrl_trl.analysis.stored import is_evaluation, read_evaluations
 from mintrl_trl.errors import DataError
 from mintrl_trl.evaluation.samples import Sample, SampleFolder, Score
+from tests.analyzed_runs import write_run
 
 
 def write_evaluation(folder, label, benchmark, solved, texts=("wait", "use it"), domain="math", subsets=None):
@@ -35,14 +36,28 @@ def evaluations(tmp_path):
 
 
 def test_a_domain_is_averaged_over_its_benchmarks_and_not_over_problems(evaluations):
-    curves = domain_curves(read_evaluations([f"MInTRL-Const={evaluations / 'a'}", f"GRPO={evaluations / 'b'}"]), "math")
-    assert [curve.group for curve in curves] == ["GRPO", "MInTRL-Const"]
+    (curve,) = domain_curves(read_evaluations([f"MInTRL-Const={evaluations / 'a'}"]), "math")
     # aime: 1/2 at both k; gsm8k: 1/2 at k=1, 1 at k=2
-    assert [(point.x, point.value) for point in curves[1].points] == [(1.0, 0.5), (2.0, 0.75)]
-    assert [point.value for point in curves[0].points] == [0.75, 1.0]
-    assert all(point.low <= point.value <= point.high for curve in curves for point in curve.points)
-    assert curves[1].quantity == "Pass@k, math (aime, gsm8k)"
+    assert [(point.x, point.value) for point in curve.points] == [(1.0, 0.5), (2.0, 0.75)]
+    assert all(point.low <= point.value <= point.high for point in curve.points)
+    assert curve.quantity == "Pass@k, math (aime, gsm8k)"
     assert domain_curves(read_evaluations([str(evaluations)]), "code") == []
+
+
+def test_models_are_compared_on_what_all_of_them_have(evaluations):
+    models = read_evaluations([f"MInTRL-Const={evaluations / 'a'}", f"GRPO={evaluations / 'b'}"])
+    curves = domain_curves(models, "math")
+    assert [curve.group for curve in curves] == ["GRPO", "MInTRL-Const"]
+    assert [[point.value for point in curve.points] for curve in curves] == [[0.75, 1.0], [0.5, 0.5]]
+    assert {curve.quantity for curve in curves} == {"Pass@k, math (aime)"}
+
+
+def test_unlike_problems_are_not_compared(evaluations):
+    write_evaluation(evaluations / "c", "c", "aime", (1, 2, 0))
+    sources = read_sources([f"GRPO={evaluations / 'b'}", str(evaluations / "c")])
+    drawn = draw_figures(sources, evaluations / "out", ["4a", "5"])
+    assert [one.files for one in drawn] == [(), ()]
+    assert all("c/aime: `problems` is" in one.note for one in drawn)
 
 
 def test_the_small_world_has_a_panel_for_each_subset(tmp_path):
@@ -72,7 +87,9 @@ def test_keywords_are_counted_on_all_samples(evaluations):
     baseline, shifts = keyword_shifts(responses_of((), models))
     assert baseline == "GRPO"
     found = {shift.keyword: shift for shift in shifts if shift.group == "ours"}
-    assert (found["wait"].shift, found["use"].shift, found["use"].responses) == (-0.5, 0.5, 12)
+    assert (found["wait"].shift, found["use"].shift, found["use"].responses) == (-0.5, 0.5, 4), (
+        "on aime, which both have"
+    )
     assert not [shift for shift in shifts if shift.group == "c"], "the small world has no words"
 
 
@@ -85,6 +102,12 @@ def test_evaluations_and_runs_stand_on_one_command_line(evaluations, tmp_path):
     assert drawn["5"].note.startswith("nothing to compare with")
     with pytest.raises(DataError, match="at least one run"):
         read_sources([])
+
+
+def test_a_run_that_holds_its_evaluations_is_still_a_run(tmp_path):
+    write_evaluation(write_run(tmp_path / "run") / "a", "a", "aime", (1,))
+    sources = read_sources([str(tmp_path / "run")])
+    assert (len(sources.groups), sources.models) == (1, ())
 
 
 def test_an_evaluation_that_is_not_complete_is_named(evaluations):

@@ -96,7 +96,7 @@ def test_without_evaluation_there_is_no_result_line(folder):
 def test_everything_in_its_order(folder):
     text = "\n".join(summary(folder.path, {0: BEFORE, 150: AFTER}))
     order = [
-        "a rollout with a correction ({+the judge's+}, [-cut-])",
+        "a correction ({+the judge's+}, [-cut-], in brackets: why)",
         "7+5=[-13;-] [step 2: 7+5 is 12] {+12;+}ok",
         "the policy alone, without any judge",
         "wall 61 s, CPU 121 s",
@@ -135,7 +135,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
 def test_colours_need_no_marks(folder):
     lines = summary(folder.path, {}, force_terminal=True, color_system="standard")
     text = "\n".join(lines)
-    assert "green: the judge's, struck through: cut" in text
+    assert "green: the judge's, struck through: cut, in brackets: why" in text
     assert "{+" not in text
 
 

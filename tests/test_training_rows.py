@@ -442,3 +442,16 @@ def test_the_rest_of_the_row_reaches_the_judge_only_by_name():
 @pytest.mark.parametrize("answer", [2, None, ["2"]])
 def test_an_answer_that_is_no_text_stays_with_the_reward(answer):
     assert problem_of({"prompt": "1+1=", "answer": answer}).answer is None
+
+
+@pytest.mark.parametrize("name", ["models/SmolLM", "./models/SmolLM", "{folder}/models/SmolLM"])
+def test_a_misspelt_folder_is_not_looked_up_at_the_hub(tmp_path, monkeypatch, name):
+    folder = tmp_path / "models" / "SmolLM2-135M-Instruct"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mintrl_trl.training_rows.AutoTokenizer", None)
+    with pytest.raises(
+        ConfigError, match=r"holds SmolLM2-135M-Instruct.*did you mean '.*models/SmolLM2-135M-Instruct'"
+    ):
+        load_tokenizer(name.format(folder=tmp_path), MInTRLConfig(str(tmp_path / "run")))

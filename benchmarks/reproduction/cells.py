@@ -1,7 +1,8 @@
 """What one run of the reproduction is: a recipe, what differs from it, and a seed.
 
-It owns the frozen descriptions and the key that names a run by its settings alone. It starts nothing. Invariant: two
-runs with the same settings have the same key, whatever experiments they belong to, so that none is made twice.
+It owns the frozen descriptions and the key that names a run by its settings, the world and its base model. It starts
+nothing. Invariant: two runs with the same settings have the same key, whatever experiments they belong to, so that none
+is made twice.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+WORLD = RECIPES.parent / "mintrl_trl" / "data" / "chains_base"  # the small world's table and its base model
 Settings = tuple[tuple[str, Any], ...]  # names and values, as flags on the command line
 
 # What no result depends on, so that it is no part of a run's key.
@@ -49,8 +51,9 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits: a hash of all settings that a result may depend on, defaults apart."""
+        """16 hexadecimal digits: a hash of all settings a result may depend on, defaults apart, and of the world."""
         decisive = {name: value for name, value in self.resolved().items() if name not in _NO_RESULT}
+        decisive["world and base model"] = digest(WORLD)
         return hashlib.blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def resolved(self) -> dict[str, Any]:
@@ -137,6 +140,16 @@ class Experiment:
     def only(self, pattern: str) -> "Experiment":
         """The arms that hold a pattern in their name, case apart."""
         return replace(self, arms=tuple(arm for arm in self.arms if pattern.lower() in arm.name.lower()))
+
+
+@cache
+def digest(folder: Path) -> str:
+    """16 hexadecimal digits: a hash of a model's files. One that is made anew has to be asked for in a new process."""
+    found = hashlib.blake2b(digest_size=8)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors"):
+            found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:

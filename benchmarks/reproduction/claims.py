@@ -1,17 +1,18 @@
 """What the paper claims, and what a careful reader would ask, each with a rule that turns numbers into a verdict.
 
 It owns the forms of rules and their words; `claim_list.py` lists the claims. Invariant: a verdict follows from numbers
-and spreads by the rule that is printed beside it, and names them; a claim without its runs has none.
+and spreads by the rule that is printed beside it, and names them; a claim without all seeds of its runs has none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .scores import LEAST_ERROR, Results, Score, margin, matched, read
+from .scores import LEAST_ERROR, Results, Score, margin, margin_of_best, matched, read
 
 SHARE = "mean/off_policy_share"
 CEILING, FLOOR = 0.98, 0.02  # of Pass@k: beyond, two methods cannot be told apart
+ALIKE, NO_GAIN = 0.05, 0.10  # of Pass@k: what may differ where two are called alike, or nothing gained
 
 
 class Status(Enum):
@@ -65,8 +66,8 @@ def higher(arms: Sequence[str], than: Sequence[str], metric: str, *, share: bool
     """
 
     def rule(results: Results) -> Verdict:
-        scores = {name: results.score(name, metric) for name in (*arms, *than)}
-        if not all(scores.values()):
+        scores = _scores(results, (*arms, *than), metric)
+        if scores is None:
             return NOT_RUN
         shown = _listed(scores, metric)
         pairs = [(scores[left], scores[right]) for left in arms for right in than]
@@ -100,14 +101,37 @@ def all_of(rules: Mapping[str, Rule]) -> Rule:
 
 
 def alike(left: str, right: str, metric: str) -> Rule:
-    """The two do not differ by more than chance."""
+    """The two differ by less than `ALIKE`, chance included; where seeds are too far apart for that, nothing is said."""
 
     def rule(results: Results) -> Verdict:
-        scores = {name: results.score(name, metric) for name in (left, right)}
-        if not all(scores.values()):
+        scores = _scores(results, (left, right), metric)
+        if scores is None:
             return NOT_RUN
-        apart = _above(scores[left], scores[right], True) or _above(scores[right], scores[left], True)
-        return Verdict(Status.NOT_REPRODUCED if apart else Status.REPRODUCED, _listed(scores, metric))
+        shown = _listed(scores, metric)
+        if _above(scores[left], scores[right], True) or _above(scores[right], scores[left], True):
+            return Verdict(Status.NOT_REPRODUCED, shown)
+        most = abs(scores[left].mean - scores[right].mean) + margin(scores[left], scores[right])
+        if most > ALIKE:
+            return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread they may differ by {100 * most:.0f} points")
+        return Verdict(Status.REPRODUCED, shown)
+
+    return rule
+
+
+def not_higher(left: str, right: str, metric: str) -> Rule:
+    """The first is not above the second by `ALIKE`, chance included; where seeds are too far apart, nothing is said."""
+
+    def rule(results: Results) -> Verdict:
+        scores = _scores(results, (left, right), metric)
+        if scores is None:
+            return NOT_RUN
+        shown = _listed(scores, metric)
+        if _above(scores[left], scores[right], True):
+            return Verdict(Status.NOT_REPRODUCED, shown)
+        most = scores[left].mean - scores[right].mean + margin(scores[left], scores[right])
+        if most > ALIKE:
+            return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread the gain may be {100 * most:.0f} points")
+        return Verdict(Status.REPRODUCED, shown)
 
     return rule
 
@@ -116,9 +140,8 @@ def above_base(arms: Sequence[str], metric: str) -> Rule:
     """Each arm above the model it began with, by more than chance."""
 
     def rule(results: Results) -> Verdict:
-        scores = {name: results.score(name, metric) for name in arms}
-        bases = {name: results.score(name, metric, at=0) for name in arms}
-        if not (all(scores.values()) and all(bases.values())):
+        scores, bases = _scores(results, arms, metric), _scores(results, arms, metric, at=0)
+        if scores is None or bases is None:
             return NOT_RUN
         passed = [_above(scores[name], bases[name], True) for name in arms]
         shown = f"base {_show(bases[arms[0]], metric)}, {_listed(scores, metric)}"
@@ -128,16 +151,19 @@ def above_base(arms: Sequence[str], metric: str) -> Rule:
 
 
 def not_above_base(arms: Sequence[str], metric: str) -> Rule:
-    """No arm above the model it began with, by more than chance."""
-    above = {name: above_base([name], metric) for name in arms}
+    """No arm above the model it began with; each gains less than `NO_GAIN`, chance included."""
 
     def rule(results: Results) -> Verdict:
-        verdicts = [each(results) for each in above.values()]
-        if any(verdict.status is Status.NOT_RUN for verdict in verdicts):
+        scores, bases = _scores(results, arms, metric), _scores(results, arms, metric, at=0)
+        if scores is None or bases is None:
             return NOT_RUN
-        none = all(verdict.status is Status.NOT_REPRODUCED for verdict in verdicts)
-        shown = "; ".join(verdict.numbers for verdict in verdicts)
-        return Verdict(Status.REPRODUCED if none else Status.NOT_REPRODUCED, shown)
+        shown = f"base {_show(bases[arms[0]], metric)}, {_listed(scores, metric)}"
+        if any(_above(scores[name], bases[name], True) for name in arms):
+            return Verdict(Status.NOT_REPRODUCED, shown)
+        most = max(scores[name].mean - bases[name].mean + margin(scores[name], bases[name]) for name in arms)
+        if most > NO_GAIN:
+            return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread the gain may be {100 * most:.0f} points")
+        return Verdict(Status.REPRODUCED, shown)
 
     return rule
 
@@ -150,7 +176,7 @@ def falls(arms: Sequence[str], curve: str) -> Rule:
         for name in arms:
             found = [[read(s, f"{curve}:{end}") for end in ("first", "last")] for s in results.summaries(name)]
             pairs = [(first, last) for first, last in found if first is not None and last is not None]
-            if not pairs:
+            if not pairs or len(pairs) < len(results.seeds(name)):
                 return NOT_RUN
             passed += [last < first for first, last in pairs]
             first, last = (Score(values) for values in zip(*pairs, strict=True))
@@ -164,8 +190,8 @@ def within(arms: Sequence[str], metric: str, low: float, high: float) -> Rule:
     """The mean over seeds lies in a range, for each arm."""
 
     def rule(results: Results) -> Verdict:
-        scores = {name: results.score(name, metric) for name in arms}
-        if not all(scores.values()):
+        scores = _scores(results, arms, metric)
+        if scores is None:
             return NOT_RUN
         passed = all(low <= score.mean <= high for score in scores.values())
         return Verdict(Status.REPRODUCED if passed else Status.NOT_REPRODUCED, _listed(scores, metric))
@@ -190,7 +216,7 @@ def higher_at_cost(arms: Sequence[str], than: str, metric: str, cost: str) -> Ru
         for name in arms:
             own = [summary for summary in results.summaries(name) if summary["seed"] in others]
             lines = [matched(others[summary["seed"]], summary, cost) for summary in own]
-            if not lines:
+            if not lines or len(lines) < len(results.seeds(name)):
                 return NOT_RUN
             if None in lines:
                 text = f"{_short(than)} was not trained for as long as {_short(name)} costs"
@@ -212,8 +238,8 @@ def ratio_within(left: str, right: str, metric: str, low: float, high: float) ->
     """The ratio of two means lies in a range."""
 
     def rule(results: Results) -> Verdict:
-        scores = {name: results.score(name, metric) for name in (left, right)}
-        if not all(scores.values()):
+        scores = _scores(results, (left, right), metric)
+        if scores is None:
             return NOT_RUN
         ratio = scores[left].mean / scores[right].mean
         shown = f"{_listed(scores, metric)}: ratio {ratio:.2f}"
@@ -225,6 +251,8 @@ def ratio_within(left: str, right: str, metric: str, low: float, high: float) ->
 def peaks(arms: Sequence[str], none: str, metric: str) -> Rule:
     """The best gain over no intervention lies at a moderate share of foreign tokens, not at the largest.
 
+    As the best of several arms is best by luck, too, it has to pass 99 %, with the spreads of all arms pooled.
+
     Args:
         arms (`Sequence[str]`): Of different intensity.
         none (`str`): The same without interventions.
@@ -232,11 +260,11 @@ def peaks(arms: Sequence[str], none: str, metric: str) -> Rule:
     """
 
     def rule(results: Results) -> Verdict:
-        scores = {name: results.score(name, metric) for name in arms}
-        shares = {name: results.score(name, SHARE) for name in arms}
-        base = results.score(none, metric)
-        if not (base and all(scores.values()) and all(shares.values())):
+        scores, shares = _scores(results, arms, metric), _scores(results, arms, SHARE)
+        bases = _scores(results, [none], metric)
+        if scores is None or shares is None or bases is None:
             return NOT_RUN
+        base, among = bases[none], [*scores.values(), bases[none]]
         best = max(arms, key=lambda name: scores[name].mean)
         most = max(arms, key=lambda name: shares[name].mean)
         gain, last = (scores[name].mean - base.mean for name in (best, most))
@@ -244,8 +272,28 @@ def peaks(arms: Sequence[str], none: str, metric: str) -> Rule:
             f"gain {gain:+.1%} at a share of {shares[best].percent()} ({_short(best)}), "
             f"{last:+.1%} at the largest, {shares[most].percent()} ({_short(most)})"
         )
-        passed = _above(scores[best], base, True) and _above(scores[best], scores[most], True)
+        passed = all(
+            scores[best].mean - other.mean > margin_of_best(scores[best], other, among)
+            for other in (base, scores[most])
+        )
         return Verdict(Status.REPRODUCED if passed else Status.NOT_REPRODUCED, shown)
+
+    return rule
+
+
+def peaks_within(arms: Sequence[str], none: str, metric: str, low: float, high: float) -> Rule:
+    """Where there is a peak by [`peaks`], it lies at a share of foreign tokens in a range."""
+    has_peak = peaks(arms, none, metric)
+
+    def rule(results: Results) -> Verdict:
+        verdict = has_peak(results)
+        if verdict.status is Status.NOT_RUN:
+            return NOT_RUN
+        if verdict.status is Status.NOT_REPRODUCED:
+            return Verdict(Status.NOT_TESTABLE, f"{verdict.numbers}: no peak")
+        best = max(arms, key=lambda name: results.score(name, metric).mean)
+        inside = low <= results.score(best, SHARE).mean <= high
+        return Verdict(Status.REPRODUCED if inside else Status.NOT_REPRODUCED, verdict.numbers)
 
     return rule
 
@@ -259,6 +307,13 @@ def not_testable(reason: str, arms: Sequence[str] = (), metric: str = "all@1") -
         return Verdict(Status.NOT_TESTABLE, shown + reason)
 
     return rule
+
+
+def _scores(results: Results, arms: Sequence[str], metric: str, at: int | None = None) -> dict[str, Score] | None:
+    """A metric of arms by name; `None` unless all seeds of all of them are there."""
+    scores = {name: results.score(name, metric, at) for name in arms}
+    whole = all(score and len(score.values) == len(results.seeds(name)) for name, score in scores.items())
+    return scores if whole else None
 
 
 def _above(left: Score, right: Score, share: bool) -> bool:

@@ -16,6 +16,7 @@ TWO_STEPS = settings(updates_per_generation=2)
 GRPO_UPDATES = 400
 GRPO = Arm("GRPO", "chains_grpo", settings(max_steps=GRPO_UPDATES), at=150)
 CONST, PROXY = Arm("MInTRL-Const", "quickstart"), Arm("MInTRL-Proxy", "chains_proxy")
+OPD = Arm("OPD", "chains_opd")
 OPSD = Arm("OPSD", "chains_opsd")
 MENTOR = Arm("MENTOR", "chains_mentor")
 
@@ -48,7 +49,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "Table 1: all methods",
         "Each method after 150 updates on the same problems, with the exact judge, or with a stronger small model as "
         "teacher and expert. GRPO's longer run is what others are compared with at equal cost.",
-        (GRPO, Arm("SFT+GRPO", "chains_sft_grpo"), Arm("OPD", "chains_opd"), MENTOR, PROXY, CONST),
+        (GRPO, Arm("SFT+GRPO", "chains_sft_grpo"), OPD, MENTOR, PROXY, CONST),
         THREE,
         quick=True,
     ),
@@ -87,6 +88,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "A stronger small model judges and corrects, from the question alone.",
         (
             GRPO,
+            OPD,
             Arm("MInTRL-Proxy, model as judge", "chains_teacher_judge", settings(anchor="proxy")),
             BY_MODEL,
         ),
@@ -195,7 +197,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "questions",
         "What of an intervention helps",
         "The cut without the correction, the correction at a random place, the optimizer's reset without "
-        "interventions, and rewards that say nothing.",
+        "interventions, and rewards that say nothing: with the constant anchor's bonus as in the recipe, a hundredth "
+        "of an advantage, and in the harder world, where it is as large as the paper's.",
         (
             CONST,
             Arm("placebo: cut, no correction", "quickstart", settings(judge_variant="placebo")),
@@ -207,6 +210,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
                 for reward in ("random", "format")
                 for name, recipe in (("GRPO", "chains_grpo"), ("Proxy", "chains_proxy"), ("Const", "quickstart"))
             ),
+            *(_hard(f"Const, {reward} reward, harder world", reward=reward) for reward in ("random", "format")),
         ),
         TWO,
         quick=True,

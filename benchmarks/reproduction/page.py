@@ -5,11 +5,11 @@ named there by commit, seeds, minutes and machine.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cells import Experiment, distinct
+from .cells import Cell, Experiment, distinct
 from .claim_list import CLAIMS
 from .claims import SHARE, Status
 from .figures import Drawn, draw_figures
@@ -40,7 +40,12 @@ _ORDER = (Status.NOT_REPRODUCED, Status.NOT_TESTABLE, Status.REPRODUCED, Status.
 
 
 def write_page(
-    experiments: Sequence[Experiment], summaries: Mapping[str, Mapping[str, Any]], folder: Path, *, quick: bool
+    experiments: Sequence[Experiment],
+    summaries: Mapping[str, Mapping[str, Any]],
+    folder: Path,
+    *,
+    quick: bool,
+    failed: Sequence[Cell] = (),
 ) -> Path:
     """Write `reproduction.md` and its figures.
 
@@ -49,13 +54,14 @@ def write_page(
         summaries (`Mapping`): By key; others are passed over.
         folder (`Path`): Where the page is written; figures go into its folder `reproduction`.
         quick (`bool`): Whether this is the small set, whose numbers say little.
+        failed (`Sequence[Cell]`, *optional*): Runs that ended with an error.
 
     Returns:
         `Path`: The page.
     """
     results = Results(experiments, summaries)
     drawn = draw_figures(results, folder / "reproduction")
-    parts = [_head(experiments, summaries, quick), _claims(results)]
+    parts = [_head(experiments, summaries, quick), *_failures(failed), _claims(results)]
     for experiment in experiments:
         parts.append(_experiment(experiment, results, summaries, [f for f in drawn if f.experiment == experiment.name]))
     parts.append(_provenance(experiments, summaries))
@@ -85,6 +91,13 @@ One mean is above another where their difference passes a one-sided Welch test a
 percentage point at least. Where both are above 98 % or below 2 %, nothing can be told. Where no difference passes, a
 claim of a difference is not reproduced, which with two or three seeds does not say that there is none.
 """
+
+
+def _failures(failed: Sequence[Cell]) -> list[str]:
+    if not failed:
+        return []
+    runs = "; ".join(f"{cell.label}, seed {cell.seed}" for cell in failed)
+    return [f"**{len(failed)} runs failed and are missing below:** {runs}. What needs them is not run."]
 
 
 def _claims(results: Results) -> str:
@@ -199,8 +212,8 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         "## Where the numbers come from",
         "",
         "`tokens per update` counts what the policy sampled, kept or not; what a judge, as a language model without "
-        "a cache, would have read and written; what MENTOR's expert read; what the teacher of SFT+GRPO wrote. What a "
-        "teacher reads in distillation is left out: it is what the policy sampled, once more. `minutes` is the "
+        "a cache, would have read and written; what MENTOR's expert read; what the teacher of SFT+GRPO wrote; what a "
+        "teacher read in distillation. `minutes` is the "
         "wall-clock of a process of one thread, evaluations included, with another one beside it.",
         "",
         "| experiment | runs | seeds | commits | minutes | machine |",
@@ -219,7 +232,19 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         minutes = sum(summary["minutes"] for summary in runs)
         row = (experiment.title, str(len(runs)), seeds, commits, f"{minutes:.0f}", machines)
         lines.append(f"| {' | '.join(row)} |")
+    cells = distinct(cell for experiment in experiments for cell in experiment.cells() if cell.known)
+    lines += _models(summaries[cell.key] for cell in cells if cell.key in summaries)
     return "\n".join(lines)
+
+
+def _models(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which weights teachers, experts and judges had; more than one of a name is bad news."""
+    counts = Counter(made_with for summary in summaries for made_with in summary.get("models", {}).items())
+    lines = [f"{model} with hash {found} in {number} runs" for (model, found), number in sorted(counts.items())]
+    if not lines:
+        return []
+    mixed = "" if len({model for model, _ in counts}) == len(counts) else " **Not all runs had the same teacher.**"
+    return ["", f"Teacher, expert and judge: {'; '.join(lines)}.{mixed}"]
 
 
 def _commit(described: str | None) -> str:

@@ -13,6 +13,7 @@ from .cells import Arm, Experiment
 
 # One-sided 95 % quantiles of Student's t by degrees of freedom; beyond, the last.
 _T_95 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 8: 1.860, 10: 1.812}
+_T_99 = {1: 31.82, 2: 6.965, 3: 4.541, 4: 3.747, 5: 3.365, 6: 3.143, 8: 2.896, 10: 2.764}  # the same of 99 %
 LEAST_ERROR = 0.01  # of a mean: problems and samples are few, whatever seeds agree on
 
 
@@ -64,9 +65,11 @@ def margin(left: Score, right: Score, least: float = LEAST_ERROR) -> float:
 
     Args:
         left, right ([`Score`]): With at least one seed each. With one seed alone the spread of the other stands for
-            both; with one each, `least` does.
+            both; with one each, `least` does, and without it nothing passes.
         least (`float`): Smallest standard error of the difference.
     """
+    if not least and len(left.values) == len(right.values) == 1:
+        return math.inf
     squares = [score.error**2 for score in (left, right)]
     for index, score in enumerate((left, right)):
         if len(score.values) == 1:
@@ -80,7 +83,28 @@ def margin(left: Score, right: Score, least: float = LEAST_ERROR) -> float:
         if len(score.values) > 1
     ]
     freedom = sum(squares) ** 2 / sum(parts) if sum(parts) else 1.0
-    return error * _T_95[max(known for known in _T_95 if known <= max(freedom, 1.0))]
+    return error * _quantile(_T_95, freedom)
+
+
+def margin_of_best(chosen: Score, other: Score, among: Sequence[Score]) -> float:
+    """What a difference has to pass whose left side was chosen as the best of some: one-sided t at 99 %.
+
+    Args:
+        chosen, other ([`Score`]): The two.
+        among (`Sequence[Score]`): All from which one was chosen, and what they are compared with; their spreads are
+            pooled.
+    """
+    freedom = sum(len(score.values) - 1 for score in among)
+    squares = sum((len(score.values) - 1) * score.spread**2 for score in among)
+    variance = squares / freedom if freedom else 0.0
+    error = math.sqrt(variance * (1 / len(chosen.values) + 1 / len(other.values)))
+    if error <= LEAST_ERROR:
+        return LEAST_ERROR * _T_99[10]
+    return error * _quantile(_T_99, freedom)
+
+
+def _quantile(table: Mapping[int, float], freedom: float) -> float:
+    return table[max(known for known in table if known <= max(freedom, 1.0))]
 
 
 class Results:
@@ -103,10 +127,14 @@ class Results:
         """Names of an experiment's arms, in order."""
         return [name for name in self._arms if name.startswith(f"{experiment}/")]
 
+    def seeds(self, name: str) -> tuple[int, ...]:
+        """On which an arm is to be run; none if no experiment has it."""
+        return self._arms[name][1] if name in self._arms else ()
+
     def summaries(self, name: str) -> list[Mapping[str, Any]]:
         """Those that there are of an arm, in the order of seeds."""
-        arm, seeds = self._arms.get(name, (None, ()))
-        keys = [cell.key for cell in (arm.cell(seed) for seed in seeds) if cell.known]
+        arm = self.arm(name)
+        keys = [cell.key for cell in (arm.cell(seed) for seed in self.seeds(name)) if cell.known]
         return [self._summaries[key] for key in keys if key in self._summaries]
 
     def score(self, name: str, metric: str, at: int | None = None) -> Score:

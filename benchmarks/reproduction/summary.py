@@ -17,17 +17,21 @@ from typing import Any
 
 import torch
 
+from mintrl_trl.data.chains import World, encode, privileged_prompt_ids
 from mintrl_trl.evaluation import pass_at_k
 from mintrl_trl.reporting.run_folder import RunFolder
+from mintrl_trl.training_rows import problem_of
 
-from .cells import Cell
+from .cells import RECIPES, Cell, digest
 
 MAX_BYTES = 20_000
-POINTS = 30  # of a curve at most; neighbouring updates are averaged
+POINTS = 40  # of a curve at most; neighbouring updates are averaged
+WIDTH = 5  # updates in a point, or a multiple, so that runs of any length have points at the same places
 
 CURVES = (
     "rewards/control",
     "rewards/intervened",
+    "reward_gap",
     "off_policy_share",
     "judge/interventions",
     "entropy/sample",
@@ -41,9 +45,11 @@ ALSO_NAMED = {"entropy/sample": "entropy/policy"}  # of distillation: over all r
 # Numbers that are summed over the run, by their beginnings: tokens, and forward passes by whose they are.
 SUMMED = ("tokens/", "passes/", "positions/", "sft/")
 SAMPLED = ("tokens/policy", "tokens/discarded", "tokens/lookahead")  # by the policy, trained on or not
-TAUGHT = ("positions/expert", "sft/teacher_tokens")  # of MENTOR's expert, and of the teacher that writes solutions
-UPDATE_TIMES = ("step/seconds", "sft/seconds")
+# Of MENTOR's expert, of the teacher that writes solutions, and of the one that reads in distillation
+TAUGHT = ("positions/expert", "sft/teacher_tokens", "positions/teacher")
+UPDATE_TIMES = ("step/seconds", "sft/seconds", "sft/teacher_seconds")
 TIMES = ("step/seconds", "seconds/rollout", "seconds/mixed", "seconds/reward", "seconds/sync")
+DISTILLATION = ("opd", "opsd")  # methods whose teacher reads every rollout
 MEANS = ("off_policy_share", "reward_gap", "intervention/kl", "imitation_bonus")
 _DIGITS = 5
 
@@ -61,7 +67,10 @@ def summarize(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         [0, 1], and the seconds and tokens spent up to there, the policy's and those of whoever helps it.
     """
     run = RunFolder(folder)
-    lines, work = list(run.metrics()), judge_work(folder / "rollouts.jsonl")
+    asked = helper_prompt_tokens(cell)
+    lines, work = list(run.metrics()), judge_work(folder / "rollouts.jsonl", asked)
+    if cell.resolved().get("method") in DISTILLATION:
+        lines = [line | teacher_reading(line, cell, asked) for line in lines]
     return {
         "key": cell.key,
         "label": cell.label,
@@ -70,6 +79,7 @@ def summarize(cell: Cell, folder: Path, seconds: float) -> dict[str, Any]:
         "seed": cell.seed,
         "updates": cell.updates,
         "settings": cell.resolved(),
+        "models": {model: digest(RECIPES.parent / model) for model in sorted(cell.models)},
         "minutes": round(seconds / 60, 2),
         "commit": json.loads((folder / "versions.json").read_text(encoding="utf-8"))["git_commit"],
         "machine": machine(),
@@ -96,6 +106,16 @@ def write_summary(summary: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
+def with_other_models(summaries: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Keys of those whose teacher, expert or judge had other weights than the model that is here now."""
+    return {
+        key
+        for key, summary in summaries.items()
+        for model, made_with in summary.get("models", {}).items()
+        if (RECIPES.parent / model).is_dir() and digest(RECIPES.parent / model) != made_with
+    }
+
+
 def read_summaries(folder: Path) -> dict[str, dict[str, Any]]:
     """All summaries of a folder, by key."""
     read = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
@@ -112,12 +132,34 @@ class JudgeWork:
     written: int = 0  # tokens of corrections; a verdict is taken to be none
 
 
-def judge_work(rollouts: Path) -> dict[int, JudgeWork]:
+def helper_prompt_tokens(cell: Cell) -> int:
+    """Tokens of the prompt that a judge or teacher reads, the same for every problem of the small world.
+
+    One that is the policy itself reads a solution, too.
+    """
+    settings = cell.resolved()
+    problem = problem_of(next(iter(World.load().training_rows(0))))
+    reads_solution = settings.get("judge") == "self" or settings.get("method") == "opsd"
+    return len(privileged_prompt_ids(problem)) if reads_solution else 1 + len(encode(problem.question))
+
+
+def teacher_reading(line: Mapping[str, Any], cell: Cell, prompt: int) -> dict[str, int]:
+    """What a distilling teacher read in an update: each rollout whole, after its own prompt; nothing at update 0."""
+    settings = cell.resolved()
+    rollouts = settings["prompts_per_update"] * (settings["num_control"] + settings["num_intervened"])
+    written = line.get("tokens/policy")
+    return {} if written is None else {"positions/teacher": int(written + rollouts * prompt)}
+
+
+def judge_work(rollouts: Path, prompt: int) -> dict[int, JudgeWork]:
     """The judge's work by update, counted from 1, from a run's recorded rollouts.
 
     A review reads the prompt and the response up to the end of the chunk; a correction reads the prompt and what was
-    kept, and writes itself. Nothing is taken off for a cache of prefixes. A character of the prompt is a token in the
-    small world, and one begins it.
+    kept, and writes itself. Nothing is taken off for a cache of prefixes.
+
+    Args:
+        rollouts (`Path`): The run's file.
+        prompt (`int`): Tokens of a prompt as the judge reads it.
     """
     work: dict[int, JudgeWork] = defaultdict(JudgeWork)
     if not rollouts.exists():
@@ -127,7 +169,7 @@ def judge_work(rollouts: Path) -> dict[int, JudgeWork]:
             if '"reviews": []' in line:
                 continue
             record = json.loads(line)
-            done, prompt = work[record["update"]], len(record["prompt"]) + 1
+            done = work[record["update"]]
             for review in record["reviews"]:
                 done.reviews += 1
                 done.read += prompt + review["chunk_start"] + review["chunk_tokens"]
@@ -185,7 +227,7 @@ def _passes(problems: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def _curves(lines: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     """Pairs of an update and a mean over its neighbours, for every curve that the run logged."""
     last = max((line["update"] for line in lines), default=0)
-    width = max(1, -(-last // POINTS))
+    width = WIDTH * max(1, -(-last // (WIDTH * POINTS)))
     curves = {}
     for name in CURVES:
         bins: dict[int, list[float]] = defaultdict(list)

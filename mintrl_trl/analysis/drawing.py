@@ -14,7 +14,7 @@ from .keyword_shifts import KeywordShift
 from .keywords import EXECUTION, RECONSIDERATION
 from .runs import BASE
 from .solutions import SupportTable
-from .style import GREY, INK, looks, mark, panels
+from .style import GREY, INK, looks, mark, panels, spelled
 
 _MINUTE = 60.0
 _FLOOR = -18  # powers of ten; what is less likely is drawn here
@@ -31,10 +31,10 @@ def draw_training(columns: Sequence[Sequence[Curve]], switch: int | None, path: 
     look = looks((curve.group, curve.method) for curves in columns for curve in curves)
     with panels(len(columns), path) as axes:
         for one, curves in zip(axes, columns, strict=True):
-            one.set_title(curves[0].quantity)
+            one.set_title(spelled(curves[0].quantity))
             _draw_curves(one, curves, look)
             one.set_xlabel("update")
-            one.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 2.5, 5, 10]))
+            one.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1))
             values = [point.smoothed for curve in curves for point in curve.points]
             if min(values) >= 0:
                 one.set_ylim(0.0, max(one.get_ylim()[1], 1.1 * max(values)))
@@ -49,10 +49,11 @@ def draw_wall_clock(columns: Sequence[Sequence[Curve]], path: Path) -> None:
     look = looks((curve.group, curve.method) for curves in columns for curve in curves)
     with panels(len(columns), path, sharex=True) as axes:
         for one, curves in zip(axes, columns, strict=True):
-            one.set_title(curves[0].quantity)
+            one.set_title(spelled(curves[0].quantity))
             _draw_curves(one, curves, look, scale=_MINUTE, markers="evaluation" in curves[0].quantity)
             one.set_xlabel("wall-clock time of the updates (minutes)")
-            one.set_ylim(bottom=0.0)
+            highest = max(point.value for curve in curves for point in curve.points)
+            one.set_ylim(0.0, max(one.get_ylim()[1], 1.05 * highest))  # room for markers on the highest point
             one.set_xlim(left=0.0)
 
 
@@ -62,7 +63,7 @@ def draw_passes(columns: Sequence[Sequence[Curve]], path: Path) -> None:
     ks = sorted({point.x for curves in columns for curve in curves for point in curve.points})
     with panels(len(columns), path, sharex=True) as axes:
         for one, curves in zip(axes, columns, strict=True):
-            one.set_title(curves[0].quantity)
+            one.set_title(spelled(curves[0].quantity))
             _draw_curves(one, curves, look, markers=True)
             one.set_xscale("log", base=2)
             one.xaxis.set_major_locator(FixedLocator(ks))
@@ -90,13 +91,13 @@ def draw_keywords(shifts: Sequence[KeywordShift], baseline: str, path: Path) -> 
             offset = (number - (len(groups) - 1) / 2) * width
             ys = [places[shift.keyword] + offset for shift in own]
             bars = [100 * shift.shift for shift in own]
-            axes.barh(ys, bars, height=width * 0.9, color=look[name].colour, label=name)
+            axes.barh(ys, bars, height=width * 0.9, color=look[name].colour, label=spelled(name))
         axes.axvline(0.0, color=INK, linewidth=0.9)
         axes.set_yticks(list(places.values()), list(places))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_title("keywords in the first 512 narrative words")
-        axes.set_xlabel(f"share of responses, percentage points against {baseline}")
+        axes.set_xlabel(f"share of responses, percentage points against {spelled(baseline)}")
         for kind, words in (("reconsideration", RECONSIDERATION), ("execution", EXECUTION)):
             first = next((places[keyword] for keyword in order if keyword in words), None)
             if first is not None:
@@ -135,7 +136,7 @@ def draw_intensity(points: Sequence[Intensity], path: Path) -> None:
                 linewidth=1.4,
                 elinewidth=1.0,
                 capsize=2,
-                label=name,
+                label=spelled(name),
             )
             below = len(methods) > 1 and name == lowest  # labels of the lower curve stay out of the upper one's way
             for x, y, error, point in zip(xs, ys, errors, own, strict=True):
@@ -151,18 +152,18 @@ def draw_intensity(points: Sequence[Intensity], path: Path) -> None:
                 )
         axes.margins(y=0.16)
         axes.set_xlim(0.0, 1.12 * max(point.share for point in points))
-        axes.set_title("gain in Pass@1 over no interventions (percentage points)")
+        axes.set_title(f"gain in Pass@1 over {spelled(points[0].baseline)} (percentage points)")
         axes.set_xlabel("share of tokens written by the judge\nlabels: reviews x tokens per correction")
         axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0))
 
 
-def draw_support(table: SupportTable, path: Path, subset: str = "hard") -> None:
+def draw_support(table: SupportTable, path: Path) -> None:
     """Figure 2: the right solution's probability of every problem, before and after training.
 
     Left, a row of dots for each model, one dot a problem; right, before against after. Dashed: what a budget of samples
     shows. Probabilities below 1e-18 are drawn there.
     """
-    places = [index for index, problem in enumerate(table.problems) if problem.subset == subset]
+    places = [index for index, problem in enumerate(table.problems) if problem.subset == table.shown]
     rows = _support_rows(table, places)
     look = looks((name, method) for name, method, _ in rows)
     floor = max(_FLOOR, min(math.floor(min(own) / math.log(10)) for _, _, own in rows))
@@ -170,10 +171,10 @@ def draw_support(table: SupportTable, path: Path, subset: str = "hard") -> None:
     with panels(2, path, size=(4.4, max(2.6, 0.9 + 0.42 * len(rows)))) as (strips, scatter):
         for number, (name, _, own) in enumerate(rows):
             _strip(strips, number, [max(one / math.log(10), floor) for one in own], look[name].colour)
-        strips.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        strips.set_yticks(range(len(rows)), [spelled(name) for name, _, _ in rows])
         strips.set_ylim(len(rows) - 0.4, -0.6)
         strips.grid(axis="y", visible=False)
-        strips.set_title(f"{len(places)} {subset} problems")
+        strips.set_title(f"{len(places)} {table.shown} problems")
         strips.set_xlabel("probability of all right results; bar: median")
         before = rows[0][2]
         for one in dict.fromkeys(one.group for one in table.after):
@@ -183,7 +184,7 @@ def draw_support(table: SupportTable, path: Path, subset: str = "hard") -> None:
             hollow = look[one].dashes != "-"  # what often lies on another method's dots lets them through
             colours = {"facecolors": "none" if hollow else look[one].colour, "edgecolors": look[one].colour}
             style = {"marker": look[one].marker, "s": 34 if hollow else 16, "linewidths": 0.9 if hollow else 0.0}
-            scatter.scatter(xs, ys, label=one, zorder=4 if hollow else 3, alpha=0.8, **style, **colours)
+            scatter.scatter(xs, ys, label=spelled(one), zorder=4 if hollow else 3, alpha=0.8, **style, **colours)
         scatter.plot([floor, 0], [floor, 0], color=GREY, linewidth=1.0, zorder=1)
         scatter.axhline(threshold, color=GREY, linewidth=1.0, linestyle="--", zorder=1)
         scatter.set_title("after training, against before")
@@ -242,6 +243,7 @@ def _draw_curves(axes: Axes, curves: Sequence[Curve], look: dict, scale: float =
             axes.fill_between(xs, *zip(*band, strict=True), color=one.colour, alpha=0.15, linewidth=0)
         elif not markers:
             axes.plot(xs, [point.value for point in curve.points], color=one.colour, alpha=0.22, linewidth=0.8)
-        marker = {"marker": one.marker, "markersize": 4.5} if markers else {}
+        alone = len(curve.points) == 1  # no line goes through one point
+        marker = {"marker": one.marker, "markersize": 4.5} if markers or alone else {}
         over = 3.0 if one.dashes == "-" else 3.5  # what is dashed shows what it runs along
-        axes.plot(xs, ys, color=one.colour, linestyle=one.dashes, label=curve.group, zorder=over, **marker)
+        axes.plot(xs, ys, color=one.colour, linestyle=one.dashes, label=spelled(curve.group), zorder=over, **marker)

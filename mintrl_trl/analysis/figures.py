@@ -5,6 +5,7 @@ picture are in the CSV file beside it.
 """
 
 import csv
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from . import drawing
 from .curves import ACQUISITION, EVALUATION, TRAINING, TRAINING_REWARD, Curve, training_curves, wall_clock_curves
 from .intensity import intensities
 from .keyword_shifts import keyword_shifts, responses_of
-from .passes import domain_curves, domain_panels, pass_curves, subsets
-from .runs import Group, read_groups, split_name
+from .passes import check_same_problems, domain_curves, domain_panels, pass_curves, subsets
+from .runs import Group, UnlikeProblemsError, read_groups, split_name
 from .solutions import BUDGET, SupportSummary, SupportTable, measure_support, summarize
 from .stored import ModelEvaluation, is_evaluation, read_evaluations
 
@@ -96,7 +97,7 @@ def draw_figures(
         `list[Drawn]`: One for each figure, in the paper's order.
 
     Raises:
-        ConfigError: An unknown figure, or a budget below 2.
+        ConfigError: An unknown figure, a budget below 2, or an output folder that cannot be made.
         DataError: A file that cannot be read.
     """
     options = options or Options()
@@ -106,10 +107,16 @@ def draw_figures(
             raise ConfigError("figures", name, f"out of {', '.join(FIGURES)}", "leave it out")
     if options.budget < 2:
         raise ConfigError("budget", options.budget, "at least 2 samples", "set 1024")
+    there = next(place for place in (Path(output), *Path(output).absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ConfigError("output", str(output), "a folder that can be made and written", "name another folder")
     drawn = []
     for name in (name for name in FIGURES if name in chosen):
         on_figure(name)
-        drawn.append(FIGURES[name](sources, Path(output), options))
+        try:
+            drawn.append(FIGURES[name](sources, Path(output), options))
+        except UnlikeProblemsError as error:
+            drawn.append(Drawn(name, (), str(error)))
     return drawn
 
 
@@ -133,12 +140,12 @@ def _support(sources: Sources, output: Path, options: Options) -> Drawn:
     summary = output / "figure_2_summary.csv"
     summaries = summarize(table)
     write_table(summary, [asdict(one) for one in summaries])
-    note = "; ".join(_support_words(one, options.budget) for one in summaries if one.subset == "hard")
+    note = "; ".join(_support_words(one, options.budget) for one in summaries if one.subset == table.shown)
     return Drawn("2", (*files, summary), note)
 
 
 def _support_words(summary: SupportSummary, budget: int) -> str:
-    words = f"{summary.group}: {summary.solved:.4g} of {summary.problems} hard problems solved"
+    words = f"{summary.group}: {summary.solved:.4g} of {summary.problems} {summary.subset} problems solved"
     if summary.solved_beyond:
         words += f", {summary.solved_beyond:.4g} of them below 1/{budget} before (furthest {summary.furthest:.1e})"
     return f"{words}, smallest nu {summary.smallest_nu:.1e}"
@@ -193,10 +200,11 @@ def _passes(sources: Sources, output: Path, options: Options) -> Drawn:
         found = [pass_curves(sources.groups, one) for one in subsets(sources.groups) or (None,)]
     columns = [curves for curves in found if curves]
     if not columns:
-        return Drawn("4a", (), "no evaluations (`eval_problems` above 0, or `mintrl eval`)")
+        without = "no evaluations (`eval_problems` above 0, or `mintrl eval`)"
+        return Drawn("4a", (), "no benchmark that all models were evaluated on" if sources.models else without)
     files = _curve_files(output, "figure_4a_pass_at_k", columns)
     drawing.draw_passes(columns, files[0])
-    return Drawn("4a", files, _ends(columns[-1]))
+    return Drawn("4a", files, _ends(columns[-1], ".1%"))
 
 
 def _keywords(sources: Sources, output: Path, options: Options) -> Drawn:
@@ -226,17 +234,19 @@ def _intensity(sources: Sources, output: Path, options: Options) -> Drawn:
 
 
 def _wall_clock(sources: Sources, output: Path, options: Options) -> Drawn:
-    pairs = (
-        wall_clock_curves(sources.groups, TRAINING_REWARD),
-        wall_clock_curves(sources.groups, EVALUATION, smooth=False),
-    )
-    columns = [curves for curves in pairs if curves]
+    columns, note = [wall_clock_curves(sources.groups, TRAINING_REWARD)], ""
+    try:
+        check_same_problems(sources.groups)
+        columns.append(wall_clock_curves(sources.groups, EVALUATION, smooth=False))
+    except UnlikeProblemsError as error:
+        note = f"; without evaluations: {error}"
+    columns = [curves for curves in columns if curves]
     if not columns:
         return Drawn("10", (), "no rewards with the time of their updates in metrics.jsonl")
     files = _curve_files(output, "figure_10_wall_clock", columns)
     drawing.draw_wall_clock(columns, files[0])
     minutes = ", ".join(f"{curve.group} {curve.points[-1].x / 60:.1f} min" for curve in columns[0])
-    return Drawn("10", files, minutes)
+    return Drawn("10", files, minutes + note)
 
 
 def _curve_files(output: Path, stem: str, columns: Sequence[Sequence[Curve]]) -> tuple[Path, Path]:
@@ -249,9 +259,9 @@ def _curve_files(output: Path, stem: str, columns: Sequence[Sequence[Curve]]) ->
     return output / f"{stem}.png", write_table(output / f"{stem}.csv", rows)
 
 
-def _ends(curves: Sequence[Curve]) -> str:
+def _ends(curves: Sequence[Curve], form: str = ".3g") -> str:
     """Where the curves of a panel begin and end, in words."""
-    parts = (f"{one.group} {one.points[0].smoothed:.3g} to {one.points[-1].smoothed:.3g}" for one in curves)
+    parts = (f"{one.group} {one.points[0].smoothed:{form}} to {one.points[-1].smoothed:{form}}" for one in curves)
     return f"{curves[0].quantity}: {', '.join(parts)}"
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from ..errors import DataError
+from .passes import check_same_problems
 from .runs import Group, Run
 
 
@@ -22,6 +23,7 @@ class Intensity:
         gain (`float`): Pass@1 of the last evaluation minus that of the baseline, in [-1, 1].
         spread (`float`, *optional*): Sample standard deviation over runs of the Pass@1; `None` for one run.
         runs (`int`): Runs behind it.
+        baseline (`str`): Name of the group that the gain is measured from.
     """
 
     group: str
@@ -32,6 +34,7 @@ class Intensity:
     gain: float
     spread: float | None
     runs: int
+    baseline: str
 
 
 def intensities(groups: Sequence[Group], baseline: str | None = None, subset: str | None = None) -> list[Intensity]:
@@ -49,15 +52,17 @@ def intensities(groups: Sequence[Group], baseline: str | None = None, subset: st
 
     Raises:
         DataError: `baseline` names no group with evaluations.
+        UnlikeProblemsError: Runs were evaluated on unlike problems.
     """
     scores = {group.name: [_score(run, subset) for run in group.runs] for group in groups}
     scores = {name: own for name, own in scores.items() if None not in own}
+    check_same_problems([group for group in groups if group.name in scores])
     if baseline is not None and baseline not in scores:
         fix = "name a group as the legend does"
         raise DataError("groups", "baseline", baseline, f"one of {', '.join(scores) or 'none'}", fix)
     if baseline is None:
         without = [group for group in groups if group.name in scores and not _shares(group)]
-        regression = [group for group in without if group.runs[0].settings.get("intervention_updates")]
+        regression = [group for group in without if group.runs[0].is_mintrl]
         named = [group.name for group in (*regression, *(g for g in without if g.method == "GRPO"))]
         if not named:
             return []
@@ -79,19 +84,20 @@ def intensities(groups: Sequence[Group], baseline: str | None = None, subset: st
                 gain=fmean(own) - reference,
                 spread=stdev(own) if len(own) > 1 else None,
                 runs=len(own),
+                baseline=baseline,
             )
         )
     return sorted(found, key=lambda point: (point.method, point.share))
 
 
 def _score(run: Run, subset: str | None) -> float | None:
-    if not run.evaluations:
+    result = run.last_evaluation
+    if result is None or (subset is not None and subset not in result.subsets):
         return None
-    result = run.evaluations[max(run.evaluations)]
-    return result.pass_at(1, subset) if subset is None or subset in result.subsets else None
+    return result.pass_at(1, subset)
 
 
 def _shares(group: Group) -> list[float]:
-    """The mean off-policy share of every run; empty where a run has no interventions."""
-    by_run = [[share for _, share in run.series("off_policy_share")] for run in group.runs]
+    """The mean off-policy share of every run; empty where a run has no interventions by reviews."""
+    by_run = [[share for _, share in run.series("off_policy_share")] if run.was_reviewed else [] for run in group.runs]
     return [fmean(shares) for shares in by_run] if all(any(shares) for shares in by_run) else []

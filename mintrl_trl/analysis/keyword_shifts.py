@@ -11,12 +11,14 @@ from functools import partial
 from itertools import chain
 
 from ..errors import DataError
+from ..evaluation.benchmarks import CHAINS, DOMAINS
 from ..reporting.run_folder import RunFolder
 from ..rollouts.rollout import Role
 from .keywords import KEYWORDS, keyword_use
 from .runs import GRPO, Group, Run
-from .stored import ModelEvaluation
+from .stored import ModelEvaluation, shared_benchmarks
 
+_WITH_WORDS = tuple(domain for domain in DOMAINS if domain != CHAINS)
 _LAST_SHARE = 0.1  # of the updates: what the policy writes once it is trained
 
 
@@ -65,18 +67,24 @@ class KeywordShift:
 
 def last_responses(run: Run) -> Iterator[str]:
     """Text of the control rollouts of the last tenth of a run's updates; none in the small world: it has no words."""
-    if run.settings.get("task") == "chains":
+    if run.settings.get("task") == CHAINS:
         return
     first = run.num_updates - max(1, round(_LAST_SHARE * run.num_updates)) + 1
-    for record in RunFolder(run.folder).rollouts():
-        if record.update >= first and record.role is Role.CONTROL:
+    for record in RunFolder(run.folder).rollouts(first):
+        if record.role is Role.CONTROL:
             yield "".join(span.text for span in record.spans)
 
 
 def responses_of(groups: Sequence[Group], models: Sequence[ModelEvaluation] = ()) -> list[Responses]:
-    """The responses that are compared: those of evaluated models, or of runs where no model is given."""
+    """The responses that are compared: those of evaluated models on the benchmarks that all of them have, or of runs
+    where no model is given. None are the small world's, which has no words.
+
+    Raises:
+        UnlikeProblemsError: Models were evaluated on unlike problems of a benchmark.
+    """
     if models:
-        return [Responses(model.name, model.method, model.responses) for model in models]
+        names = shared_benchmarks(models, _WITH_WORDS)
+        return [Responses(model.name, model.method, partial(model.responses, names)) for model in models]
     return [Responses(group.name, group.method, partial(_rollouts, group)) for group in groups]
 
 

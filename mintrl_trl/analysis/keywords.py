@@ -18,7 +18,8 @@ KEYWORDS = RECONSIDERATION + EXECUTION
 WINDOW_WORDS = 512
 
 _NOT_NARRATIVE = re.compile(
-    r"```.*?(?:```|\Z)|`[^`\n]*`|\$\$.*?\$\$|(?<!\\)\$[^$\n]*\$|\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL
+    r"```.*?(?:```|\Z)|`[^`\n]*`|\$\$.*?\$\$|(?<!\\)\$[^$\n]*\$|\\\((?:(?!\\\().)*?\\\)|\\\[(?:(?!\\\[).)*?\\\]",
+    re.DOTALL,  # mathematics ends before the next that opens, so that hostile text is read in linear time
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 

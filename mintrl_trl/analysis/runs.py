@@ -33,6 +33,10 @@ _FREE = re.compile(
 )
 
 
+class UnlikeProblemsError(DataError):
+    """Scores on unlike problems were to be compared."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One run folder.
@@ -58,6 +62,16 @@ class Run:
         return _ANCHORS.get(self.settings.get("anchor", ""), "run")
 
     @property
+    def is_mintrl(self) -> bool:
+        """Whether it trains by the regression of the paper, with reviews or without, and by no other method."""
+        return self.method not in _METHODS.values()
+
+    @property
+    def was_reviewed(self) -> bool:
+        """Whether a judge reviewed rollouts; what MENTOR mixes into them is no review."""
+        return self.is_mintrl and bool(self.series("off_policy_share"))
+
+    @property
     def num_updates(self) -> int:
         """The last update of which there is a line; 0 before the first."""
         return max((line["update"] for line in self.metrics), default=0)
@@ -80,6 +94,12 @@ class Run:
                 where = str(self.folder / "evaluations.jsonl")
                 raise DataError(where, "problems", line, "counts of every problem", "remove the line") from error
         return dict(sorted(found.items()))
+
+    @property
+    def last_evaluation(self) -> EvalResult | None:
+        """The last one after an update; `None` where the run was not evaluated, or only before it trained."""
+        last = max(self.evaluations, default=0)
+        return self.evaluations[last] if last else None
 
     def series(self, *names: str) -> Series:
         """Known values of a metric by update: that of the first of `names` which was logged. Unknown ones are left out.
@@ -146,7 +166,8 @@ def read_groups(words: Iterable[str]) -> list[Group]:
         `list[Group]`: In the order of the paper's table (GRPO first, MInTRL-Const last), then of appearance.
 
     Raises:
-        DataError: No run, a folder that is none, or one given twice.
+        DataError: No run, a folder that is none, one given twice, or a name that is given to some and is what others
+            are called by themselves.
     """
     named: list[tuple[str | None, Run]] = []
     for word in words:
@@ -177,7 +198,7 @@ def split_name(word: str) -> tuple[str | None, Path]:
 def _group(named: Sequence[tuple[str | None, Run]]) -> list[Group]:
     shared = set.intersection(*({*run.settings} for _, run in named))  # older runs lack settings of newer ones
     compared = sorted(filter(decides_results, shared))
-    keys = [name or (run.method, json.dumps([run.settings[s] for s in compared], default=str)) for name, run in named]
+    keys = [name or (run.method, *(_spelled(run.settings[s]) for s in compared)) for name, run in named]
     members: dict[Any, list[Run]] = {}
     for key, (_, run) in zip(keys, named, strict=True):
         members.setdefault(key, []).append(run)
@@ -187,13 +208,20 @@ def _group(named: Sequence[tuple[str | None, Run]]) -> list[Group]:
         run = first[key]
         alike = [other for k, other in first.items() if isinstance(k, tuple) and other.method == run.method]
         name = key if isinstance(key, str) else _name(run, alike, compared)
+        if name in (group.name for group in groups):
+            raise DataError(str(run.folder), "name", name, "a name of its own for each group", "write NAME=FOLDER")
         groups.append(Group(name, tuple(runs), run.method))
     return sorted(groups, key=lambda group: ORDER.index(group.method) if group.method in ORDER else len(ORDER))
 
 
+def _spelled(value: Any) -> str:
+    """A setting's value, so that 1 and 1.0 are the same."""
+    return repr(float(value)) if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
+
+
 def _name(run: Run, alike: Sequence[Run], compared: Sequence[str]) -> str:
     """The method, and what sets this run apart from the others of its method."""
-    differing = [s for s in compared if any(other.settings[s] != run.settings[s] for other in alike)]
+    differing = [s for s in compared if len({_spelled(other.settings[s]) for other in alike}) > 1]
     return ", ".join([run.method, *(f"{s} {run.settings[s]}" for s in differing)])
 
 

@@ -34,6 +34,7 @@ BUDGET = 1024  # samples that a problem may get before it counts as out of reach
 SOLVED = 0.5  # a problem counts as solved once its solution comes out in half of the samples
 _PROBLEMS = 128  # of runs that were not evaluated: half easy, half hard
 _ROWS_AT_A_TIME = 256
+_LEAVE_OUT = "restore the model, or leave this run out"
 _MARK = "*"  # stands for a result where a solution is written to find their places
 
 
@@ -104,6 +105,12 @@ class SupportTable:
     corrections: int
     budget: int
 
+    @property
+    def shown(self) -> str:
+        """The subset that is drawn: the hard problems, where there are some."""
+        subsets = [problem.subset for problem in self.problems]
+        return "hard" if "hard" in subsets else subsets[0]
+
     def with_corrections(self) -> tuple[float, ...]:
         """Log-probability of each solution before training under a perfect judge of N corrections, in nats."""
         return tuple(log_with_corrections(own, self.corrections) for own in self.base.token_logps)
@@ -173,7 +180,7 @@ def measure_support(
     measure = partial(_measure, problems=problems, on_model=on_model)
     base = Likelihoods(BASE, BASE, "", *measure(base_folder))
     after = tuple(Likelihoods(group.name, group.method, run.folder.name, *measure(run.folder)) for group, run in chosen)
-    corrected = [run for _, run in chosen if run.series("off_policy_share")]
+    corrected = [run for _, run in chosen if run.was_reviewed]
     corrections = max((int(run.settings["max_reviews"]) for run in corrected), default=0)
     return SupportTable(problems, base, after, corrections, budget)
 
@@ -226,16 +233,18 @@ def _measure(
     folder: Path, problems: Sequence[Solution], on_model: Callable[[str], None]
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
     """Log-probabilities of decisive tokens, and of whole strings, under the model in a folder."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     on_model(folder.name)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         why = str(error).strip().partition("\n")[0]
-        fix = "restore the model, or leave this run out"
-        raise DataError(str(folder), "model", why, "a model that can be loaded", fix) from error
+        raise DataError(str(folder), "model", why, "a model that can be loaded", _LEAVE_OUT) from error
     logps = solution_logps(model.eval(), problems)
+    if not all(math.isfinite(value) for own in logps for value in own):
+        raise DataError(str(folder), "model", "NaN or infinite", "finite log-probabilities", _LEAVE_OUT)
     decisive = tuple(tuple(own[at] for at in one.decisive) for own, one in zip(logps, problems, strict=True))
     return decisive, tuple(map(math.fsum, logps))
 

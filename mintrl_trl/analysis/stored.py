@@ -4,7 +4,7 @@ Reads files; samples and scores nothing. Invariant: a model counts on a benchmar
 and scored, as `mintrl eval` itself counts.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,8 @@ from pathlib import Path
 from ..errors import DataError
 from ..evaluation import EvalResult
 from ..evaluation.run import count
-from ..evaluation.samples import HEADER, SampleFolder
-from .runs import ORDER, split_name
+from ..evaluation.samples import SampleFolder, stored_folders
+from .runs import ORDER, UnlikeProblemsError, split_name
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,44 @@ class ModelEvaluation:
         """
         found: dict[str, dict[str, EvalResult]] = {}
         for folder in self.folders:
-            header = folder.header()
+            header = folder.described()
             result = count(folder, header["ids"], header["samples"], header["subsets"])
             found.setdefault(header["domain"], {})[header["benchmark"]] = result
         return found
 
-    def responses(self) -> Iterator[str]:
-        """Text of every sample; none of the small world's, which has no words."""
+    def benchmarks(self, domains: Collection[str]) -> dict[str, SampleFolder]:
+        """The folder of each benchmark of some domains."""
+        headers = [(folder.described(), folder) for folder in self.folders]
+        return {header["benchmark"]: folder for header, folder in headers if header["domain"] in domains}
+
+    def responses(self, benchmarks: Sequence[str]) -> Iterator[str]:
+        """Text of every sample of some benchmarks."""
         for folder in self.folders:
-            if folder.header()["domain"] != "chains":
+            if folder.described()["benchmark"] in benchmarks:
                 yield from (sample.text for sample in folder.samples())
 
 
 def is_evaluation(folder: str | Path) -> bool:
-    """Whether a folder holds what `mintrl eval` writes: a benchmark, a model with benchmarks, or several models."""
-    return bool(_headers(Path(folder)))
+    """Whether a folder holds what `mintrl eval` writes: a benchmark, a model with benchmarks, or several models. A run
+    folder is none, though it may have evaluations in it."""
+    return not (Path(folder) / "settings.json").is_file() and bool(stored_folders(folder))
+
+
+def shared_benchmarks(models: Sequence[ModelEvaluation], domains: Collection[str]) -> tuple[str, ...]:
+    """The benchmarks of some domains that all models with any of them were evaluated on, in the first one's order.
+
+    Raises:
+        UnlikeProblemsError: Models were evaluated on unlike problems of a benchmark.
+    """
+    found = [own for model in models if (own := model.benchmarks(domains))]
+    shared = [name for name in (found[0] if found else ()) if all(name in own for own in found)]
+    for name in shared:
+        first, *others = (own[name] for own in found)
+        for other in others:
+            if _problems(first) != _problems(other):
+                fix = "name evaluations with one `--limit` and one file of problems"
+                raise UnlikeProblemsError(str(other.path), "problems", "others", f"those of {first.path}", fix)
+    return tuple(shared)
 
 
 def read_evaluations(words: Iterable[str]) -> list[ModelEvaluation]:
@@ -75,9 +98,8 @@ def read_evaluations(words: Iterable[str]) -> list[ModelEvaluation]:
     for word in words:
         name, folder = split_name(word)
         by_label: dict[str, list[SampleFolder]] = {}
-        for header in _headers(folder):
-            stored = SampleFolder(header.parent)
-            by_label.setdefault(stored.header()["model"]["label"], []).append(stored)
+        for stored in stored_folders(folder):
+            by_label.setdefault(stored.described()["model"]["label"], []).append(stored)
         if name is not None and len(by_label) > 1:
             allowed = f"one model's folder; this one holds {', '.join(by_label)}"
             raise DataError(str(folder), "name", name, allowed, "name the folder below it")
@@ -89,6 +111,6 @@ def read_evaluations(words: Iterable[str]) -> list[ModelEvaluation]:
     return sorted(models, key=lambda model: ORDER.index(model.name) if model.name in ORDER else len(ORDER))
 
 
-def _headers(folder: Path) -> list[Path]:
-    own = folder / HEADER
-    return [own] if own.is_file() else sorted(folder.glob(f"*/{HEADER}")) or sorted(folder.glob(f"*/*/{HEADER}"))
+def _problems(folder: SampleFolder) -> tuple[str | None, list[str]]:
+    header = folder.described()
+    return header.get("prompts"), header["ids"]

@@ -96,6 +96,11 @@ def looks(groups: Iterable[tuple[str, str]]) -> dict[str, Look]:
     return found
 
 
+def spelled(name: str) -> str:
+    """A name as a picture shows it: no part of it is mathematics, and a legend leaves it in."""
+    return (f" {name}" if name.startswith("_") else name).replace("$", r"\$")
+
+
 @contextmanager
 def panels(
     number: int, path: Path, *, legend: bool = True, size: tuple[float, float] = _PANEL_INCHES, **layout: Any

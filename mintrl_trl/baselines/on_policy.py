@@ -127,7 +127,7 @@ class OnPolicyRollouts(PushesToHub):
         for verbose in (PrinterCallback, ProgressCallback):
             self.remove_callback(verbose)
         self.add_callback(self.step_meter)
-        self.add_callback(ConsoleCallback(0))
+        self.add_callback(ConsoleCallback(0, loss="distillation loss"))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """TRL's training loop, once the run folder is ready; see [`MInTRLTrainer.train`]."""

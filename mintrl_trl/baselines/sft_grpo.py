@@ -202,7 +202,7 @@ def supervise(
     )
     for verbose in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(verbose)
-    trainer.add_callback(ConsoleCallback(sys.maxsize, first_phase="supervised"))
+    trainer.add_callback(ConsoleCallback(sys.maxsize, first_phase="supervised", loss="loss"))
     if trainer.run_folder is not None:
         trainer.run_folder.recipe = recipe.description()
         trainer.add_callback(RunFolderCallback(trainer.run_folder, args))

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{model.name}: {', '.join(str(folder.path) for folder in model.folders)}\n")
     for one in drawn:
         sys.stdout.write(
-            f"figure {one.figure}: {one.note}\n" if one.files else f"figure {one.figure}: - ({one.note})\n"
+            f"figure {one.figure}: {one.note}\n" if one.files else f"figure {one.figure}: left out, {one.note}\n"
         )
         for path in one.files:
             sys.stdout.write(f"  {path}\n")

@@ -107,7 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
     print_calibration(found, console)
     if chosen is None:
         (out / "recipe.yaml").unlink(missing_ok=True)
-        next_step = "Next: another judge, other budgets, or a larger --max-off-policy-share; the judge is above."
+        next_step = (
+            "Next: try another judge (what this one does is above), other budgets, or a larger --max-off-policy-share."
+        )
     else:
         (out / "recipe.yaml").write_text(recipe_fragment(chosen, found.measured_on), encoding="utf-8")
         next_step = f"Next: put the lines of {out / 'recipe.yaml'} into {arguments.config}."

@@ -17,7 +17,8 @@ examples:
   mintrl check-benchmarks humaneval_plus hub:gsm8k chains my_rows.jsonl --data data/eval
 
 benchmarks: aime_2025 aime_2026 hmmt_feb_2025 gsm8k humaneval_plus mbpp_plus livecodebench, from the data folder, or
-with hub: before the name from the hub; math and code for the three of the paper; chains; a path to a .jsonl
+with hub: before the name from the hub; math and code (also hub:math) for the three of the paper; chains; a path to a
+.jsonl
 
 exit code: 0 all scores as they must be, 1 some are not, 2 the check could not be made
 """

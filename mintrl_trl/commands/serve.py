@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -38,7 +40,9 @@ def add(commands: SubParsers) -> None:
     parser.add_argument("--alone", action="store_true", help="no other server is on these GPUs: use all their memory")
     parser.add_argument("--server", type=int, metavar="N", help="with several addresses in the recipe: which, from 1")
     parser.add_argument("--device", choices=("gpu", "cpu"), help="default: cpu if the recipe says `use_cpu: true`")
-    parser.add_argument("--python", metavar="PATH", help="Python of the environment that has vLLM")
+    parser.add_argument(
+        "--python", metavar="PATH", help="Python of the environment that has vLLM (default: .venv-vllm's)"
+    )
     parser.add_argument("--print", action="store_true", dest="print_only", help="print the command and start nothing")
     parser.set_defaults(run=run, settings=(), own={"server", "device", "gpus", "python"})
 
@@ -47,7 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     from ..recipe import parse_recipe
     from ..serving import Machine, device_of, require_program, server_commands
 
-    recipe = parse_recipe(["--config", str(arguments.config), *arguments.settings], default=arguments.config)
+    try:
+        recipe = parse_recipe(["--config", str(arguments.config), *arguments.settings], default=arguments.config)
+    except ConfigError as error:
+        raise _of_vllm(error, arguments.settings) or error from None
     device = arguments.device or device_of(recipe.config)
     machine = Machine(device, arguments.gpus, alone=arguments.alone, python=arguments.python)
     found = server_commands(recipe, arguments.role, machine, arguments.more)
@@ -62,6 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
         return CLEAN
     if len(chosen) > 1:
         raise ConfigError("server", None, f"from 1 to {len(found)}, the recipe's addresses", "write --server 1")
-    require_program(chosen[0])
+    require_program(chosen[0], machine)
     program, environment = chosen[0].words[0], os.environ | chosen[0].environment
     return os.execvpe(program, chosen[0].words, environment)
+
+
+def _of_vllm(error: ConfigError, flags: Sequence[str]) -> ConfigError | None:
+    """What to say of an unknown flag that is written as vLLM writes its flags."""
+    from ..config_ablations import AblationConfig
+    from ..recipe import PolicyArguments, RecipeArguments
+
+    flag = "--" + error.field.replace("_", "-")
+    known = {field.name for kind in (RecipeArguments, AblationConfig, PolicyArguments) for field in fields(kind)}
+    if "_" not in error.field or error.field in known or flag not in {word.partition("=")[0] for word in flags}:
+        return None
+    return ConfigError(flag, error.value, "a setting of the recipe", f"vLLM's flags go behind `--`: ... -- {flag} ...")

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import MInTRLError
-from ..recipe import parse_recipe
+from ..recipe import parse_recipe, refused_keys
 from .findings import Finding, ok, refused
 from .judge import examine_judge
 from .machine import examine_batch, examine_device, examine_disk
-from .policy import Policy, examine_prompts, load_policy
+from .policy import Policy, examine_prompts, examine_rows, load_policy
 from .servers import examine_servers
 
 
@@ -31,7 +31,7 @@ def examine(config: str | Path, settings: Sequence[str] = (), *, num_processes: 
     try:
         recipe = parse_recipe(["--config", str(config), *settings], default=Path(config))
     except MInTRLError as error:
-        yield refused("recipe", error)
+        yield from _unread(error, Path(config), settings)
         return
     args = recipe.config
     yield ok("recipe", f"{config}: {recipe.arguments.task}, rollouts {args.generation}, judge {args.judge or 'none'}")
@@ -42,9 +42,22 @@ def examine(config: str | Path, settings: Sequence[str] = (), *, num_processes: 
         policy = load_policy(recipe)
     except MInTRLError as error:
         yield refused("tokenizer", error)
+        yield from examine_rows(recipe)
     if policy is not None:
         yield from examine_prompts(recipe, policy)
     yield from examine_disk(recipe, policy)
     flags = shlex.join(["--config", str(config), *settings])
     yield from examine_servers(recipe, policy, flags)
     yield from examine_judge(recipe, policy, flags)
+
+
+def _unread(error: MInTRLError, config: Path, settings: Sequence[str]) -> Iterator[Finding]:
+    """Why a recipe cannot be read, and which of its keys cannot be beside that: none follows from another."""
+    yield refused("recipe", error)
+    try:
+        others = refused_keys(config, settings)
+    except MInTRLError:
+        return
+    for other in others:
+        if str(other) != str(error):
+            yield refused("recipe", other)

@@ -11,6 +11,7 @@ from ..generation.vocabulary import TokenizerVocabulary
 from ..judge_setup import endpoint_judge, longest_text_tokens, served_self_judge
 from ..judges.accounting import Usage
 from ..judges.llm import LLMJudge
+from ..judges.probe import UnfitJudgeError
 from ..recipe import Recipe
 from ..rollouts.loop import shared_loop
 from ..serving import judges_on_policy_server, policy_model
@@ -91,7 +92,10 @@ def _ask(judge: LLMJudge, recipe: Recipe, policy: Policy | None, where: str) -> 
     except MInTRLError as error:
         has_path = where.startswith("https:") or where.rstrip("/").endswith("/v1")
         fix = "" if has_path else f"end the address with /v1: `judge_base_url: {server_root(where)}/v1`"
-        yield problem(_TOPIC, str(error), fix)
+        if isinstance(error, UnfitJudgeError):
+            yield problem(_TOPIC, error.found, fix or error.fix)
+        else:
+            yield problem(_TOPIC, str(error), fix)
         return
     finally:
         shared_loop().run(judge.aclose())

@@ -130,6 +130,19 @@ def examine_prompts(recipe: Recipe, policy: Policy) -> Iterator[Finding]:
         yield problem("data set", text, fix)
 
 
+def examine_rows(recipe: Recipe) -> Iterator[Finding]:
+    """The rows by themselves, where no tokenizer is there to render them."""
+    try:
+        rows = _first_rows(recipe)
+    except MInTRLError as error:
+        yield refused("data set", error)
+        return
+    if rows:
+        yield ok("data set", f"{len(rows)} rows read; prompts are not looked at without a tokenizer")
+    else:
+        yield problem("data set", f"{recipe.arguments.dataset} has no rows", "name another with `dataset`")
+
+
 def render(prompt: Any, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> str:
     """The text of a prompt as the policy sees it."""
     if isinstance(prompt, str):

@@ -87,7 +87,11 @@ class _Server:
         need = self.args.max_prompt_length + self.args.max_completion_length
         if room is not None and room < need:
             text = f"room for {room} tokens, and prompt and response may have {need}"
-            yield problem(self.topic, text, f"restart it with --max-model-len {policy_room(self.args)}")
+            advice, positions = policy_room(self.args), self.policy.positions if self.policy is not None else None
+            fix = f"restart it with --max-model-len {min(advice, positions or advice)}"
+            if positions is not None and need > positions:
+                fix = f"lower max_prompt_length or max_completion_length: the model has {positions} positions"
+            yield problem(self.topic, text, fix)
         else:
             yield ok(self.topic, f"room for {room or 'an unknown number of'} tokens, {need} needed")
 

@@ -8,6 +8,7 @@ rows that come out are those that training would read from the same file, with t
 |---|---|
 | `aime_2025`, or another name of `BENCHMARKS` | its file in the data folder |
 | `hub:aime_2025` | the hub |
+| `math`, `code`, `hub:math`, `hub:code` | the three benchmarks of the paper's averages |
 | `chains` | the small world; nothing is read |
 | a path to a `.jsonl` | that file, in the form of `data.sources` |
 """
@@ -190,7 +191,8 @@ def load_benchmark(name: str, *, data: str | Path | None = None, limit: int | No
         return _file(Path(name), limit)
     benchmark = _known(name.removeprefix(HUB_PREFIX))
     if name.startswith(HUB_PREFIX):
-        return _loaded(benchmark, hub_benchmark_rows(benchmark.hub, limit=limit), f"hub: {benchmark.hub.source}", ())
+        taken = hub_benchmark_rows(benchmark.hub, limit=limit)
+        return _loaded(benchmark, taken, f"hub: {benchmark.hub.source}", (), limit)
     rows: list[dict[str, Any]] = []
     paths = _find(benchmark, data)
     for path in paths:
@@ -198,7 +200,7 @@ def load_benchmark(name: str, *, data: str | Path | None = None, limit: int | No
             rows += load_rows(path, task=benchmark.domain, limit=limit and limit - len(rows))
     plain = [path.name.removesuffix(".gz") for path in paths]
     notes = [benchmark.notes[file] for file in plain if file in benchmark.notes]
-    return _loaded(benchmark, rows, " + ".join(path.name for path in paths), notes)
+    return _loaded(benchmark, rows, " + ".join(path.name for path in paths), notes, limit)
 
 
 def load_benchmarks(
@@ -209,7 +211,7 @@ def load_benchmarks(
     Raises:
         ConfigError: None, or two of one name; and as for `load_benchmark`.
     """
-    wanted = [part for name in names for part in DOMAIN_AVERAGES.get(name, (name,))]
+    wanted = spelled_out(names)
     if not wanted:
         raise ConfigError("benchmark", "", "at least one", f"name one of {', '.join(BENCHMARKS)}")
     loaded = [load_benchmark(name, data=data, limit=limit) for name in wanted]
@@ -217,6 +219,21 @@ def load_benchmarks(
     if twice:
         raise ConfigError("benchmark", ", ".join(sorted(twice)), "each name once", "name every benchmark once")
     return loaded
+
+
+def spelled_out(names: Iterable[str]) -> list[str]:
+    """Names of single benchmarks: `math` and `code` are the three of the paper's averages, with `hub:` if it has it.
+
+    Examples:
+        >>> spelled_out(["hub:math", "gsm8k"])
+        ['hub:aime_2025', 'hub:aime_2026', 'hub:hmmt_feb_2025', 'gsm8k']
+    """
+    found = []
+    for name in names:
+        prefix = HUB_PREFIX if name.startswith(HUB_PREFIX) else ""
+        parts = DOMAIN_AVERAGES.get(name.removeprefix(prefix))
+        found += [name] if parts is None else [prefix + part for part in parts]
+    return found
 
 
 def reward_of(domain: str) -> Callable[..., Any]:
@@ -256,7 +273,8 @@ def _code_checker() -> CodeChecker:
 
 def _known(name: str) -> Benchmark:
     if name not in BENCHMARKS:
-        allowed = f"{', '.join(BENCHMARKS)} (each also with `{HUB_PREFIX}` before it), {CHAINS}, or a path to a .jsonl"
+        allowed = f"{', '.join((*DOMAIN_AVERAGES, *BENCHMARKS))} (each also with `{HUB_PREFIX}` before it), {CHAINS}, "
+        allowed += "or a path to a .jsonl"
         raise ConfigError("benchmark", name, allowed, "name one of them")
     return BENCHMARKS[name]
 
@@ -278,10 +296,14 @@ def _find(benchmark: Benchmark, data: str | Path | None) -> list[Path]:
     raise ConfigError("benchmark", benchmark.name, allowed, f"{fix}. Licence: {benchmark.licence}")
 
 
-def _loaded(benchmark: Benchmark, rows: Sequence[dict[str, Any]], source: str, notes: Iterable[str]) -> LoadedBenchmark:
+def _loaded(
+    benchmark: Benchmark, rows: Sequence[dict[str, Any]], source: str, notes: Iterable[str], limit: int | None
+) -> LoadedBenchmark:
     notes = list(notes)
     if benchmark.problems is not None and len(rows) != benchmark.problems:
         notes.append(f"{len(rows):,} of its {benchmark.problems:,} problems")
+    elif benchmark.problems is None and len(rows) == limit:
+        notes.append(f"limited to {limit:,} of its problems")
     groups = {test["group"] for row in rows for test in row.get("tests", ())}
     if groups == {"public"}:
         notes.append("public tests alone, which wrong programs pass")
@@ -293,6 +315,8 @@ def _file(path: Path, limit: int | None) -> LoadedBenchmark:
     domain = "code" if any("tests" in row for row in first_rows(path)) else "math"
     rows = load_rows(path, task=domain, limit=limit)
     name = path.name.partition(".")[0]
+    if not name:
+        raise ConfigError("benchmark", str(path), "a file whose name does not begin with a dot", "rename it")
     return _checked(name, name, domain, rows, str(path), ())
 
 

@@ -64,5 +64,5 @@ class MathPassAtK(evaluate.Metric):
         )
         values = iter(rewarded)
         rewards = [[next(values).reward for _ in texts] for texts in predictions]
-        without = sum(one.why in NO_ANSWER for one in rewarded) / len(rewarded)
-        return named_scores(rewards, tuple(ks), level) | {"no_answer": without}
+        named = named_scores(rewards, tuple(ks), level)  # which refuses nothing at all
+        return named | {"no_answer": sum(one.why in NO_ANSWER for one in rewarded) / len(rewarded)}

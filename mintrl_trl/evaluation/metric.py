@@ -5,6 +5,7 @@ already and samples nothing. Its siblings are `math_metric` (from texts) and `pa
 offline.
 """
 
+import math
 from pathlib import Path
 from statistics import fmean
 
@@ -27,7 +28,8 @@ CITATION = """\
 _DESCRIPTION = "Unbiased Pass@k from n >= k rewards per problem, averaged over problems, with a confidence interval."
 _INPUTS = """\
 Args:
-    predictions (`list[list[float]]`): Rewards of each problem's responses; above 0.5 counts as solved.
+    predictions (`list[list[float]]`): Rewards of each problem's responses; above 0.5 counts as solved, `None` and what
+        is not finite do not.
     ks (`list[int]`, *optional*, defaults to `[1]`): Values of k, each at most the fewest responses of a problem.
     level (`float`, *optional*): In (0, 1): also give the ends of the interval at this level over the draw of problems.
 
@@ -51,13 +53,15 @@ def metric_path(name: str = "pass_at_k") -> str:
     return str(Path(__file__).with_name(FILES[name]))
 
 
-def scores_of(rewards: list[list[float]], k: int) -> list[float]:
+def scores_of(rewards: list[list[float | None]], k: int) -> list[float]:
     """Each problem's unbiased Pass@k from the rewards of its responses.
 
     Raises:
-        ConfigError: A problem has fewer than `k` responses.
+        ConfigError: No problem, or one with fewer than `k` responses.
     """
-    return [pass_at_k(len(own), sum(reward > SOLVED_ABOVE for reward in own), k) for own in rewards]
+    if not rewards:
+        raise ConfigError("predictions", rewards, "the responses to at least one problem", "pass some")
+    return [pass_at_k(len(own), sum(map(_solved, own)), k) for own in rewards]
 
 
 def named_scores(rewards: list[list[float]], ks: tuple[int, ...], level: float | None) -> dict[str, float]:
@@ -70,6 +74,10 @@ def named_scores(rewards: list[list[float]], ks: tuple[int, ...], level: float |
             interval = mean_interval(scores, level=level)
             named |= {f"pass@{k}/low": interval.low, f"pass@{k}/high": interval.high}
     return named
+
+
+def _solved(reward: float | None) -> bool:
+    return reward is not None and math.isfinite(reward) and reward > SOLVED_ABOVE
 
 
 class PassAtK(evaluate.Metric):

@@ -41,10 +41,18 @@ class EvalProblem:
         subset: str | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> "EvalProblem":
-        """Render a row's `prompt` as training does: messages through the chat template, text as it is."""
+        """Render a row's `prompt` as training does: messages through the chat template, text as it is.
+
+        Raises:
+            ConfigError: Messages, and a tokenizer without chat template.
+        """
         prompt = row["prompt"]
         if isinstance(prompt, str):
             ids = tokenizer(prompt)["input_ids"]
+        elif getattr(tokenizer, "chat_template", "") is None:
+            allowed = "one whose tokenizer has a chat template, as prompts are messages"
+            fix = "evaluate an instruct model, set chat_template in its tokenizer, or give rows with prompts as text"
+            raise ConfigError("model", getattr(tokenizer, "name_or_path", ""), allowed, fix)
         else:
             ids = tokenizer.apply_chat_template(
                 prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})

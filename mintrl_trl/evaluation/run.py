@@ -205,8 +205,12 @@ def count(
     """
     scores = folder.scores()
     totals = {name: ProblemResult(0, 0, 0, 0, 0, (subset or {}).get(name), name) for name in problems}
+    without_score = 0
     for sample in folder.samples():
-        if sample.problem not in totals or sample.sample >= num_samples or sample.key not in scores:
+        if sample.problem not in totals or sample.sample >= num_samples:
+            continue
+        if sample.key not in scores:
+            without_score += 1
             continue
         total, one = totals[sample.problem], scores[sample.key]
         rewarded = Rewarded(math.nan if one.reward is None else one.reward, one.why)
@@ -222,7 +226,8 @@ def count(
     found = sum(total.samples for total in totals.values())
     if found < len(problems) * num_samples:
         wanted = f"{len(problems) * num_samples:,} scored samples, {num_samples} of each of {len(problems)} problems"
-        fix = "continue the evaluation: the same command without --rescore"
+        all_there = found + without_score == len(problems) * num_samples
+        fix = "score them: `--rescore`" if all_there else "continue the evaluation: the same command without --rescore"
         raise DataError(str(folder.path), "samples", f"{found:,} samples", wanted, fix)
     return EvalResult(tuple(totals.values()))
 

@@ -26,6 +26,8 @@ FORMAT = 1
 # moved. Ids and subsets are the problems', which have a fingerprint.
 FREE_SETTINGS = frozenset({"samples", "versions", "origin", "ids", "subsets"})
 
+_DESCRIBES = frozenset({"model", "benchmark", "domain", "samples", "ids", "subsets"})
+
 Key = tuple[str, int]
 
 
@@ -104,7 +106,7 @@ class SampleFolder:
         path = self.path / HEADER
         try:
             header = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise DataError(str(path), "content", str(error), "JSON", "name another folder") from error
@@ -112,6 +114,22 @@ class SampleFolder:
             found = header.get("format") if isinstance(header, dict) else header
             raise DataError(str(path), "format", found, str(FORMAT), "evaluate into a new folder")
         return header
+
+    def described(self) -> dict[str, Any]:
+        """The header of a folder that holds one model's samples on one benchmark.
+
+        Raises:
+            DataError: There is none, or not all of it.
+        """
+        header = self.header() or {}
+        model = header.get("model")
+        lacking = sorted(_DESCRIBES - header.keys()) + (
+            [] if isinstance(model, dict) and "label" in model else ["label"]
+        )
+        if lacking:
+            fix = "restore the file, or evaluate into a new folder"
+            raise DataError(str(self.path / HEADER), ", ".join(lacking), None, "what `mintrl eval` writes", fix)
+        return header | {"model": {"run": "", "update": None} | model}
 
     def begin(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Write the header, or check that what is here was made under the same settings.
@@ -123,7 +141,8 @@ class SampleFolder:
             `dict[str, Any]`: The header that holds now.
 
         Raises:
-            ConfigError: Other settings than those of the samples here; names each that differs, with both values.
+            ConfigError: Other settings than those of the samples here; names each that differs, with both values. Or
+                the folder cannot be written.
         """
         wanted = {"format": FORMAT, **json.loads(json.dumps(settings))}
         header = self.header()
@@ -134,12 +153,21 @@ class SampleFolder:
             header = wanted
         else:
             differing = differences(header, wanted)
+            if differing and (few := len(header.get("ids", ()))) != len(wanted.get("ids", ())):
+                allowed = f"a folder of samples of the same problems; it has {few:,} of {header.get('benchmark')}, not "
+                allowed += f"{len(wanted.get('ids', ())):,}"
+                fix = f"set limit to {few}, or name another folder"
+                raise ConfigError("out", str(self.path), allowed, fix)
             if differing:
                 allowed = f"a folder of samples under the same settings; it differs in {'; '.join(differing)}"
                 raise ConfigError("out", str(self.path), allowed, "name another folder, or use the settings it has")
             header |= {"samples": max(header["samples"], wanted["samples"])}
-        self.path.mkdir(parents=True, exist_ok=True)
-        _replace(self.path / HEADER, json.dumps(header, indent=2) + "\n")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _replace(self.path / HEADER, json.dumps(header, indent=2) + "\n")
+        except OSError as error:
+            allowed = f"a folder that can be written ({error.strerror})"
+            raise ConfigError("out", str(self.path), allowed, "make room, or name another folder") from error
         self._cut_torn_line(SAMPLES)
         self._cut_torn_line(SCORES)
         return header
@@ -177,15 +205,18 @@ class SampleFolder:
             return
         path = self.path / name
         data = memoryview("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode("ascii"))
-        with open(path, "ab", buffering=0) as file:
-            start = file.tell()
-            try:
-                while data:
-                    data = data[file.write(data) :]
-            except OSError as error:  # a full disk: whole lines or nothing
-                file.truncate(start)
-                fix = "make room; the same command continues"
-                raise DataError(str(path), "file", error.strerror, "a disk that takes what is written", fix) from error
+        try:
+            with open(path, "ab", buffering=0) as file:
+                start = file.tell()
+                try:
+                    while data:
+                        data = data[file.write(data) :]
+                except OSError:  # a full disk: whole lines or nothing
+                    file.truncate(start)
+                    raise
+        except OSError as error:
+            fix = "make room; the same command continues"
+            raise DataError(str(path), "file", error.strerror, "a disk that takes what is written", fix) from error
 
     def _once(self, name: str, make) -> Iterator[Any]:
         seen: set[Key] = set()
@@ -226,17 +257,25 @@ class SampleFolder:
             file.truncate(end)
 
 
-def differences(there: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def stored_folders(path: str | Path) -> list[SampleFolder]:
+    """Folders of samples at `path`: itself, or those of one model, or of several models; none if it is not there."""
+    found = next((some for depth in ("", "*/", "*/*/") if (some := sorted(Path(path).glob(f"{depth}{HEADER}")))), [])
+    return [SampleFolder(header.parent) for header in found]
+
+
+def differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], there: str = "there", now: str = "now", prefix: str = ""
+) -> list[str]:
     """Settings that two headers do not share, in words: `sampling.seed (0 there, 1 now)`."""
     found = []
-    for name in sorted(there.keys() | now.keys()):
+    for name in sorted(first.keys() | second.keys()):
         if not prefix and name in FREE_SETTINGS:
             continue
-        old, new = there.get(name), now.get(name)
+        old, new = first.get(name), second.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{prefix}{name}.")
+            found += differences(old, new, there, now, f"{prefix}{name}.")
         elif old != new:
-            found.append(f"{prefix}{name} ({json.dumps(old)} there, {json.dumps(new)} now)")
+            found.append(f"{prefix}{name} ({json.dumps(old)} {there}, {json.dumps(new)} {now})")
     return found
 
 

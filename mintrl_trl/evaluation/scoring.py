@@ -32,8 +32,8 @@ def score_responses(
         problems (`Sequence[EvalProblem]`): The problems; all with the same columns.
         responses (`Sequence[Sequence[Rollout]]`): The responses of each problem, in the same order.
         reward (`Callable`): Plain or async. Called with `prompts`, `completions`, `completion_ids`, one list per
-            column, `log_extra` and `log_metric`. Completions are messages where the prompt is messages. `None` or NaN:
-            no reward.
+            column, `log_extra` and `log_metric`. Completions are messages where the prompt is messages. `None` or
+            what is not finite: no reward.
         vocabulary (`Vocabulary`): Spells the responses; special tokens have no text.
 
     Returns:
@@ -118,7 +118,7 @@ def call_reward(
     nothing = [""] * len(texts)
     whys, details = extra.get("why", nothing), extra.get("detail", extra.get("boxed", nothing))
     return [
-        Rewarded(math.nan if value is None else float(value), str(why), str(detail))
+        Rewarded(math.nan if value is None or not math.isfinite(value) else float(value), str(why), str(detail))
         for value, why, detail in zip(rewards, whys, details, strict=True)
     ]
 

@@ -6,11 +6,13 @@ problems and samples in a column, so differences are paired; what is held out of
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ..errors import ConfigError
 from .intervals import Comparison, Interval, average_interval, compare_averages, holm, mean_interval
 from .results import EvalResult
+from .samples import differences
 
 HELD_OUT = "held-out"
 
@@ -24,12 +26,15 @@ class Evaluated:
         results (`Mapping[str, EvalResult]`): Counts by benchmark.
         run (`str`): The run that it is a checkpoint of; empty for other models.
         update (`int`, *optional*): Of a checkpoint: optimizer steps taken.
+        conditions (`Mapping[str, Mapping]`, *optional*): By benchmark: `prompts`, the fingerprint of its problems, and
+            `sampling`, the settings that decided samples.
     """
 
     label: str
     results: Mapping[str, EvalResult]
     run: str = ""
     update: int | None = None
+    conditions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Difference:
 
     Args:
         model, against (`str`): Labels.
-        column (`str`): A benchmark, or a domain for its average.
+        column (`str`): A benchmark, a subset of one as `name/subset`, or a domain for its average.
         comparison (`Comparison`): Model minus the first, with its interval and p-value.
         corrected (`float`): The p-value after Holm's correction for all models compared in this column.
     """
@@ -107,13 +112,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Table:
-    """All that is shown of several models; see its parts. `domains` has the benchmarks of each."""
+    """All that is shown of several models; see its parts. `domains` has the benchmarks of each, `notes` says which
+    models were sampled under other settings than the first."""
 
     domains: dict[str, tuple[str, ...]]
     cells: tuple[Cell, ...]
     averages: tuple[Average, ...]
     differences: tuple[Difference, ...]
     choices: tuple[Choice, ...]
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> str:
         """All of it as a JSON object, its parts under their names."""
@@ -128,7 +135,7 @@ def make_table(models: Sequence[Evaluated], domains: Mapping[str, str]) -> Table
         domains (`Mapping[str, str]`): Domain of each benchmark. One named `held-out` is in no average.
 
     Raises:
-        ConfigError: Models of unlike benchmarks, problems or numbers of samples.
+        ConfigError: Models of unlike benchmarks, problems or numbers of samples, or of one label.
     """
     _check_alike(models)
     by_domain: dict[str, tuple[str, ...]] = {}
@@ -137,14 +144,19 @@ def make_table(models: Sequence[Evaluated], domains: Mapping[str, str]) -> Table
             by_domain[domains[name]] = (*by_domain.get(domains[name], ()), name)
     cells = [cell for model in models for name in model.results for cell in _cells(model, name)]
     averages = [_average(model, domain, names) for model in models for domain, names in by_domain.items()]
-    columns = {name: (name,) for names in by_domain.values() for name in names}
-    columns |= {domain: names for domain, names in by_domain.items() if len(names) > 1}
+    columns: dict[str, tuple[tuple[str, str | None], ...]] = {}
+    for name in (name for names in by_domain.values() for name in names):
+        subsets = models[0].results[name].subsets
+        columns[name] = ((name, None),)
+        columns |= {f"{name}/{subset}": ((name, subset),) for subset in (subsets if len(subsets) > 1 else ())}
+    columns |= {domain: tuple((name, None) for name in names) for domain, names in by_domain.items() if len(names) > 1}
     return Table(
         domains=by_domain,
         cells=tuple(cells),
         averages=tuple(averages),
-        differences=tuple(one for column, names in columns.items() for one in _differences(models, column, names)),
+        differences=tuple(one for column, parts in columns.items() for one in _differences(models, column, parts)),
         choices=tuple(_choices(models, averages, by_domain)),
+        notes=tuple(_unlike_settings(models)),
     )
 
 
@@ -161,16 +173,30 @@ def powers_up_to(samples: int) -> tuple[int, ...]:
 def _check_alike(models: Sequence[Evaluated]) -> None:
     if not models:
         raise ConfigError("model", [], "at least one model", "name one")
-    first = models[0]
+    first, labels = models[0], [model.label for model in models]
     for model in models[1:]:
+        if labels.count(model.label) > 1:
+            raise ConfigError("model", model.label, "each model once", "name it, or the folder that holds it, once")
         if list(model.results) != list(first.results):
             allowed = f"models with results on {', '.join(first.results)}, as {first.label} has"
             raise ConfigError("model", f"{model.label}: {', '.join(model.results)}", allowed, "name the benchmarks")
         for name, result in model.results.items():
             ours, theirs = ([(p.id, p.samples) for p in one.problems] for one in (result, first.results[name]))
-            if ours != theirs:
+            prompts = {one.conditions.get(name, {}).get("prompts") for one in (model, first)} - {None}
+            if ours != theirs or len(prompts) > 1:
                 allowed = f"the problems and the number of samples that {first.label} has on {name}"
                 raise ConfigError("model", model.label, allowed, "evaluate both with the same settings")
+
+
+def _unlike_settings(models: Sequence[Evaluated]) -> list[str]:
+    """For each model and benchmark, the settings of sampling that are not those of the first model, in words."""
+    first, notes = models[0], []
+    for model in models[1:]:
+        for name in model.results:
+            theirs, ours = (one.conditions.get(name, {}).get("sampling", {}) for one in (first, model))
+            for one in differences(theirs, ours, there=f"for {first.label}", now=f"for {model.label}"):
+                notes.append(f"{name}: sampled under unlike settings: {one}")
+    return notes
 
 
 def _cells(model: Evaluated, name: str) -> list[Cell]:
@@ -203,9 +229,10 @@ def _average(model: Evaluated, domain: str, names: Sequence[str]) -> Average:
     return Average(model.label, domain, tuple(names), pass_at)
 
 
-def _differences(models: Sequence[Evaluated], column: str, names: Sequence[str]) -> list[Difference]:
+def _differences(models: Sequence[Evaluated], column: str, parts: Sequence[tuple[str, str | None]]) -> list[Difference]:
+    """Of each model from the first, averaged over benchmarks or subsets of one."""
     first, *others = models
-    scores = [[model.results[name].scores(1) for name in names] for model in models]
+    scores = [[model.results[name].part(subset).scores(1) for name, subset in parts] for model in models]
     comparisons = [compare_averages(scores[0], own) for own in scores[1:]]
     corrected = holm([comparison.p_value for comparison in comparisons])
     return [

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..rollouts.doors import SampledToken
-from .server import PASSING_STATUSES, ServerError, server_words
+from ..wire import server_words
+from .server import PASSING_STATUSES, ServerError
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # of an event stream
 _LONGEST_LINE_BYTES = 2**24  # the first event echoes the prompt, some 8 bytes an id

@@ -11,7 +11,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ..errors import ServerLostError
 from .server import ServerControl, ServerError
@@ -33,11 +35,13 @@ class Recovery:
 
     Attributes:
         restored (`int`): How often weights had to be brought back.
-        seconds_lost (`float`): How long it was waited for, in all.
+        seconds_lost (`float`): How long it was waited for, in all; in vain, too.
+        faults (`Counter[str]`): How often it had to be waited for, by what was wrong first.
     """
 
     def __init__(self, control: ServerControl, restore: Callable[[], bool], *, wait_seconds: float):
         self.restored, self.seconds_lost, self.wait_seconds = 0, 0.0, wait_seconds
+        self.faults: Counter[str] = Counter()
         self._control, self._restore = control, restore
         self._heard = -math.inf
         self._gates: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
@@ -79,8 +83,27 @@ class Recovery:
             given_up (`threading.Event`, *optional*): Once it is set, nobody waits for the server any more.
         """
         given_up = given_up or threading.Event()
-        started = time.monotonic()
-        deadline, waited = started + self.wait_seconds, False
+        with self._outage() as on_fault:
+            self._restore_in_time(given_up, on_fault)
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """As [`ServerControl.wait_until_ready`], and counted where it has to wait; weights are not looked at."""
+        with self._outage() as on_fault:
+            self._control.wait_until_ready(seconds, on_fault=on_fault)
+
+    @contextmanager
+    def _outage(self) -> Iterator[Callable[[ServerError], None]]:
+        """Around a wait: what it is told first is counted, and the seconds from there on, however the wait ends."""
+        started, faults = time.monotonic(), []
+        try:
+            yield faults.append
+        finally:
+            if faults:
+                self.faults[faults[0].kind] += 1
+                self.seconds_lost += time.monotonic() - started
+
+    def _restore_in_time(self, given_up: threading.Event, on_fault: Callable[[ServerError], None]) -> None:
+        deadline = time.monotonic() + self.wait_seconds
         while True:
             asked = time.monotonic()
             try:
@@ -88,14 +111,34 @@ class Recovery:
                     self.restored += 1
                     logger.warning("%s was restarted and has its weights back.", self._control.root)
                 self._heard = asked
-                self.seconds_lost += time.monotonic() - started if waited else 0.0
                 return
             except ServerError as fault:
                 if not fault.retryable:
                     raise
+                on_fault(fault)
                 if given_up.is_set() or time.monotonic() >= deadline:
                     message = f"{self._control.root} was lost and is not back within {self.wait_seconds:g} s: {fault}"
                     raise ServerLostError(message) from fault
-            waited = True
             given_up.wait(_PAUSE_SECONDS)
             self._control.wait_until_ready(max(deadline - time.monotonic(), _PAUSE_SECONDS), given_up)
+
+
+async def first_ready(recoveries: Sequence[Recovery]) -> None:
+    """Return once one of several servers, none of which could be reached, may be asked again.
+
+    Raises:
+        ServerLostError: One of them was waited for in vain, and none was back before.
+        GenerationError: It cannot have its weights back.
+    """
+    for recovery in recoveries:
+        recovery.lost()
+    waits = [asyncio.ensure_future(recovery.ready()) for recovery in recoveries]
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in done:
+            if wait.exception() is None:
+                return
+        done.pop().result()
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -9,12 +9,13 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, GenerationError, ServerLostError
-from ..wire import is_local, proxy_of, seconds_to_wait
+from ..wire import is_local, proxy_of, seconds_to_wait, server_words
 
 if TYPE_CHECKING:
     import openai
@@ -26,7 +27,6 @@ CROWD_CONNECT_SECONDS = 60.0  # where this process opens hundreds of connections
 IDLE_CONNECTIONS = 64  # the pool looks at every idle one with every request, so that hundreds cost more than they save
 LONGEST_PAUSE_SECONDS = 8.0
 LONGEST_WAIT_SECONDS = 30.0  # that a server may ask for
-LONGEST_TEXT_CHARS = 1000
 PASSING_STATUSES = frozenset({408, 429, 500, 502, 503, 504})  # the same request may succeed later
 LOST_KINDS = frozenset({"refused", "cut"})  # of faults where there is no server any more
 BUSY_STATUSES = PASSING_STATUSES - {500}  # once the server has had time
@@ -78,21 +78,6 @@ def server_root(base_url: str) -> str:
 def pause_seconds(attempt: int, seed: int) -> float:
     """Pause before retry number `attempt` (from 0): doubles from half a second, capped, spread by the seed."""
     return min(0.5 * 2 ** min(attempt, 10), LONGEST_PAUSE_SECONDS) * (0.5 + 0.5 * (seed % 1024) / 1024)
-
-
-def server_words(text: str) -> str:
-    """The message inside an error body of vLLM or FastAPI; any other body as it is, shortened."""
-    try:
-        body = json.loads(text)
-    except ValueError:
-        body = None
-    if isinstance(body, dict):
-        error = body.get("error", body)
-        if isinstance(error, dict):
-            error = error.get("message") or error.get("detail") or body
-        text = error if isinstance(error, str) else json.dumps(error)
-    text = " ".join(text.split())
-    return text[:LONGEST_TEXT_CHARS] or "(no text)"
 
 
 def as_fault(error: Exception, what: str, seconds: float) -> ServerError:
@@ -178,8 +163,18 @@ class ServerControl:
         except ValueError:
             return text
 
-    def wait_until_ready(self, seconds: float, given_up: threading.Event | None = None) -> None:
+    def wait_until_ready(
+        self,
+        seconds: float,
+        given_up: threading.Event | None = None,
+        on_fault: Callable[[ServerError], None] = lambda fault: None,
+    ) -> None:
         """Wait until the server says that it is healthy, `seconds` at most, or until `given_up` is set.
+
+        Args:
+            seconds (`float`): How long.
+            given_up (`threading.Event`, *optional*): Once it is set, nobody waits for the server any more.
+            on_fault (`Callable[[ServerError], None]`, *optional*): Told the first fault that makes it wait.
 
         Raises:
             ServerLostError: Not within `seconds`; names the last answer.
@@ -190,11 +185,15 @@ class ServerControl:
         while True:
             try:
                 self.call("GET", "/health", seconds=min(CONNECT_SECONDS, deadline - time.monotonic()))
+                if told:
+                    logger.info("%s is up.", self.root)
                 return
             except ServerError as fault:
                 left = deadline - time.monotonic()
                 if not fault.retryable:
                     raise
+                if not told:
+                    on_fault(fault)
                 if left <= 0 or given_up.is_set():
                     message = f"{self.root} was not ready within {seconds:.4g} s. Last answer: {fault}"
                     raise ServerLostError(message) from fault

@@ -34,6 +34,7 @@ _T = TypeVar("_T")
 _ODD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: spreads consecutive positions over all seeds
 _SEEDS = 2**63
 _GONE = LOST_KINDS | {"status_404"}  # no server there, or a new one that does not know the adapter
+_QUIET_SECONDS = 30.0  # between two log lines about one kind of fault
 _REST_SECONDS = 1.0  # for the bytes after the last token
 
 
@@ -100,6 +101,7 @@ class VLLMGenerator:
         self.model, self.weight_version = model, ""
         self.recovery: Recovery | None = None
         self._counted = Counter(repeated=0, continued=0)
+        self._told: dict[str, float] = {}  # kind of fault -> when it was logged last
         self.end_ids = frozenset(end_ids)
         self.vocabulary_size, self.max_concurrency = vocabulary_size, max_concurrency
         self.silence_seconds, self.seconds_per_token = silence_seconds, seconds_per_token
@@ -146,11 +148,14 @@ class VLLMGenerator:
 
     def counters(self) -> dict[str, float]:
         """By metric name: requests repeated before their first token, streams that went on after a break, each kind of
-        fault, how often the server got its weights back, and how long it was waited for. The numbers only grow.
+        fault, of waits too, how often the server got its weights back, how long it was waited for. They only grow.
         """
         recovery = self.recovery
         restored, seconds_lost = (0, 0.0) if recovery is None else (recovery.restored, recovery.seconds_lost)
-        counted = dict(self._counted) | {"restored": restored, "seconds_lost": seconds_lost}
+        counted = Counter(self._counted)
+        if recovery is not None:
+            counted.update({f"fault/{kind}": number for kind, number in recovery.faults.items()})
+        counted.update(restored=restored, seconds_lost=seconds_lost)
         return {f"server/{name}": float(number) for name, number in counted.items()}
 
     def verify(self, *, max_prompt_length: int, max_completion_length: int, wait_seconds: float = 240.0) -> None:
@@ -178,7 +183,7 @@ class VLLMGenerator:
                 need,
                 f"at most {room}, the context length of {root}; the two are {max_prompt_length} and "
                 f"{max_completion_length}",
-                f"start the server with --max-model-len {need}, or lower one of the two",
+                f"start the server with --max-model-len {need}, if its model has so many positions, or lower one",
             )
         self._learn_logprobs_mode()
 
@@ -252,7 +257,7 @@ class VLLMGenerator:
                     failing_since = min(failing_since, time.monotonic())
                     if not self._may_go_on(fault, got, attempt, time.monotonic() - failing_since):
                         raise
-                    logger.info("Asking again after: %s", fault)
+                    self._tell(fault)
                     self._counted["continued" if got else "repeated"] += 1
                     pause = max(pause_seconds(attempt, seed), fault.wait_seconds)
                 max_tokens -= got
@@ -261,6 +266,14 @@ class VLLMGenerator:
         # Handed out with the connection back in its pool: whoever lingers on the last tokens holds nothing.
         for token in last:
             yield token
+
+    def _tell(self, fault: ServerError) -> None:
+        """Of hundreds of streams that break at once, the first says why."""
+        now = time.monotonic()
+        if now - self._told.get(fault.kind, -math.inf) >= _QUIET_SECONDS:
+            self._told[fault.kind] = now
+            text = "Asking again after: %s. Others that fail alike within %g s are only counted."
+            logger.info(text, fault, _QUIET_SECONDS)
 
     def _request(self, prefix: list[int], max_tokens: int, seed: int) -> dict[str, Any]:
         return {

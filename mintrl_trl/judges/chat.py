@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from ..errors import ConfigError, JudgeError, NoVerdict
-from ..wire import is_local, seconds_to_wait
+from ..wire import LONGEST_TEXT_CHARS, is_local, seconds_to_wait, server_words
 from .prompts import Message
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
-LONGEST_TEXT_CHARS = 1000
 HIDDEN = "(hidden)"
 # Fields of a request that have a setting of their own, or that replies could not be read with.
 OWN_FIELDS = frozenset({"model", "messages", "prompt", "n", "stream", "max_tokens", "temperature", "seed"})
@@ -162,6 +161,11 @@ class OpenAIChat:
         self._client: openai.AsyncOpenAI | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Addresses of all endpoints: this one."""
+        return (self.base_url,)
+
     def __repr__(self) -> str:
         return f"OpenAIChat({self.model!r}, {self.shown_url!r})"
 
@@ -293,12 +297,15 @@ class OpenAIChat:
                 names = await self._served_models()
         if not names or self.model in names:
             return refusal
-        return RefusedError(f"{refusal}. It serves {', '.join(map(repr, names))}", refusal.status, refusal.words)
+        return RefusedError(
+            f"{str(refusal).rstrip('.')}. It serves {', '.join(map(repr, names))}", refusal.status, refusal.words
+        )
 
     def _refusal(self, error: "openai.APIStatusError") -> Exception:
         status = error.status_code
         words = self._safe(" ".join(error.response.text.split())[:LONGEST_TEXT_CHARS])
-        message = f"{self.shown_url} answered {status} for model {self.model!r}: {words or '(no text)'}"
+        said = self._safe(server_words(error.response.text))
+        message = f"{self.shown_url} answered {status} for model {self.model!r}: {said}"
         if status == 413 or (status in (400, 422) and _TOO_LONG.search(words)):
             return NoVerdict("context_length", message)
         if status in (400, 403, 422) and _WITHHELD.search(words):

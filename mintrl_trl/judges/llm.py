@@ -79,6 +79,8 @@ class LLMJudge:
     Attributes:
         account ([`Account`]): What it has cost.
         leaks (`int`): Corrections withheld because they gave the answer away.
+        wait_for_server (`Callable`, *optional*): Returns once an endpoint that could not be reached may be asked again.
+            Set by whoever waits for the same server anyway; what it raises ends the call.
 
     Raises:
         ConfigError: Neither or both of `base_url` and `chat`, or a value outside its range.
@@ -151,6 +153,7 @@ class LLMJudge:
         self.longest_text_tokens: int | None = None
         self.needs_logps = False
         self.leaks = 0
+        self.wait_for_server: Callable[[], Awaitable[None]] | None = None
         self._model, self._sleep, self._extra_body = model, sleep, dict(extra_body or {})
 
     def __repr__(self) -> str:
@@ -173,6 +176,12 @@ class LLMJudge:
     def weight_version(self) -> str:
         """Name of the model; empty where it is not known."""
         return getattr(self.chat, "model", None) or self._model or ""
+
+    @property
+    def name(self) -> str:
+        """What messages call it: its model and where it is asked, not the objects behind."""
+        model, where = self.weight_version, getattr(self.chat, "shown_url", "")
+        return f"the judge{f' {model!r}' if model else ''} at {where}" if where else repr(self)
 
     @property
     def exhausted(self) -> bool:
@@ -262,7 +271,7 @@ class LLMJudge:
         if not self.shares_tokenizer or not text:
             return Correction(text=text)
         if reply.ids is None:
-            raise JudgeError(f"{self!r} sent no token ids; without them set shares_tokenizer=False")
+            raise JudgeError(f"{self.name} sent no token ids; without them set judge_shares_tokenizer: false")
         # Ids spell the reply as it came: where something was taken off, only the text is right.
         if text != reply.text:
             return Correction(text=text)
@@ -342,7 +351,7 @@ class LLMJudge:
             self.account.add(role, Usage(1, 0, *tokens, seconds, reply.cached_tokens))
             if self.exhausted and not before:
                 spent_tokens, _ = self.account.spent
-                logger.warning("%r has spent its budget (%d tokens): no more reviews from here on", self, spent_tokens)
+                logger.warning("%s has spent its budget (%d tokens): no more reviews", self.name, spent_tokens)
 
     async def persist(self, role: str, seed: int, request: Callable[[], Awaitable[Any]]) -> Any:
         """Make a request; repeat it after transport faults, with capped and growing pauses.
@@ -359,6 +368,8 @@ class LLMJudge:
             if retries == self.max_retries:
                 raise NoVerdict(fault.reason, f"{fault.detail} (after {retries + 1} requests)") from fault
             await self._sleep(_pause_seconds(retries, fault, seed))
+            if fault.reason == "connection" and self.wait_for_server is not None:
+                await self.wait_for_server()
             self.account.add(role, Usage(retries=1))
 
     def _fault(self, error: Exception) -> ChatFault:

@@ -35,19 +35,35 @@ _CORRECTION_TOKENS = 16
 _FORM_TO_BLAME = ("empty", "length", "unparsable", "inconsistent", "out_of_range", "server_error", "bad_response")
 _FORM = re.compile(r"response_format|structured|guided|schema|regex|grammar", re.IGNORECASE)
 _THINKING_OFF = (
-    "extra_body={'chat_template_kwargs': {'enable_thinking': False}} on vLLM, {'thinking': {'type': 'disabled'}} at "
-    "DeepSeek (in a config: judge_extra_body)"
+    "judge_extra_body: {chat_template_kwargs: {enable_thinking: false}} on vLLM, "
+    "{thinking: {type: disabled}} at DeepSeek"
 )
 _HINTS = {
     "empty": "Where the text came as reasoning, start the server without --reasoning-parser, or turn thinking off: "
     + _THINKING_OFF,
-    "length": "Raise max_tokens (in a config: judge_max_tokens), or turn thinking off: " + _THINKING_OFF,
-    "unparsable": "Take a stronger model, or set constrain_reply=True where the server knows JSON schemas",
-    "connection": "Check that the server is up and that base_url ends in /v1",
-    "timeout": "Check that the server is not overloaded, or raise timeout_seconds",
+    "length": "Raise judge_max_tokens, or turn thinking off: " + _THINKING_OFF,
+    "unparsable": "Take a stronger model, or set judge_constrain_reply: true where the server knows JSON schemas",
+    "connection": "Check that the server is up and that judge_base_url ends in /v1",
+    "timeout": "Check that the server is not overloaded, or raise judge_timeout_seconds",
     "context_length": "Start its server with a larger --max-model-len",
     "rate_limited": "Lower max_concurrent_reviews, or ask the provider for a higher limit",
 }
+
+
+class UnfitJudgeError(JudgeError):
+    """A judge that cannot work as it is set up.
+
+    Args:
+        found (`str`): What is wrong.
+        fix (`str`): What to change, in the names of a recipe's settings.
+    """
+
+    def __init__(self, found: str, fix: str):
+        self.found, self.fix = found, fix
+        super().__init__(f"{found}. {fix}.")
+
+    def __reduce__(self):
+        return type(self), (self.found, self.fix)
 
 
 async def probe(judge: "LLMJudge") -> None:
@@ -59,17 +75,17 @@ async def probe(judge: "LLMJudge") -> None:
     known = await _learn(judge)
     prompt_tokens = await _review(judge)
     if judge.account.is_limited and not judge.exhausted and not prompt_tokens:
-        raise JudgeError(
-            f"{judge!r} does not say how many tokens a reply took (`usage`), so its budget would never be spent. "
-            "Remove budget_tokens and budget_cost (in a config: judge_budget_tokens, judge_budget_cost), and set a "
-            "limit with the provider"
+        raise UnfitJudgeError(
+            f"{judge.name} does not say how many tokens a reply took (`usage`), so its budget would never be spent",
+            "Remove judge_budget_tokens and judge_budget_cost, and set a limit with the provider",
         )
     if known is not None and known.max_model_len is not None:
         _check_room(judge, known.max_model_len, prompt_tokens)
     if judge.needs_logps and not (judge.shares_tokenizer and judge.temperature == 1):
-        raise JudgeError(
-            f"anchor='judge' needs the judge's log-probabilities, and {judge!r} gives none: they come from a vLLM "
-            "server whose model has the policy's tokenizer, at temperature 1. Set anchor='const'"
+        raise UnfitJudgeError(
+            f"anchor='judge' needs the judge's log-probabilities, and {judge.name} gives none: they come from a vLLM "
+            "server whose model has the policy's tokenizer, at judge_temperature 1",
+            "Set anchor='const'",
         )
     if judge.shares_tokenizer:
         await _correct(judge)
@@ -89,9 +105,9 @@ async def _learn(judge: "LLMJudge") -> Tokenized | None:
         found = None  # a gateway that does not know the route and has its own way to say so
     same = found is not None and judge.vocabulary is not None and found.ids == tuple(judge.vocabulary.encode(_SAMPLE))
     if judge.shares_tokenizer and found is not None and judge.vocabulary is not None and not same:
-        raise JudgeError(
-            f"{judge!r} has another tokenizer than the policy, so its token ids mean other text. Set "
-            "shares_tokenizer=False (in a config: remove judge_shares_tokenizer), or take a model of the same family"
+        raise UnfitJudgeError(
+            f"{judge.name} has another tokenizer than the policy, so its token ids mean other text",
+            "Remove judge_shares_tokenizer, or take a model of the same family",
         )
     judge.offer(vllm=found is not None, shares_tokenizer=same)
     return found
@@ -111,11 +127,13 @@ async def _review(judge: "LLMJudge") -> int:
         except RefusedError as refusal:
             if refusal.status not in (400, 422) or last or not judge.may_free_reply:
                 if judge.constrain_reply and _FORM.search(refusal.words):
-                    raise JudgeError(f"{refusal}. It knows no such form: remove constrain_reply=True") from refusal
+                    raise UnfitJudgeError(
+                        f"{refusal}. It knows no such form", "Remove judge_constrain_reply"
+                    ) from refusal
                 raise
             found = refusal
         judge.free_reply()
-        logger.warning("%r gave no verdict when held to its form; it is asked for free text. %s", judge, found)
+        logger.warning("%s gave no verdict when held to its form; it is asked for free text. %s", judge.name, found)
     return judge.account.usage["review"].prompt_tokens - before
 
 
@@ -124,10 +142,11 @@ def _check_room(judge: "LLMJudge", room: int, prompt_tokens: int) -> None:
     if text is None or room >= prompt_tokens + text + judge.max_tokens:
         return
     need = prompt_tokens + text + judge.max_tokens
-    raise JudgeError(
-        f"{judge!r} has a context of {room} tokens, and a review may need {need}: {text} of question and solution, "
-        f"{prompt_tokens} of instructions, {judge.max_tokens} of reply. Start its server with --max-model-len {need}, "
-        "or lower max_prompt_length, max_reviews, chunk_tokens or judge_max_tokens"
+    raise UnfitJudgeError(
+        f"{judge.name} has a context of {room} tokens, and a review may need {need}: {text} of question and solution, "
+        f"{prompt_tokens} of instructions, {judge.max_tokens} of reply",
+        f"Start its server with --max-model-len {need} where its model has as many positions, or lower "
+        "max_prompt_length, max_reviews, chunk_tokens or judge_max_tokens",
     )
 
 
@@ -137,14 +156,16 @@ async def _correct(judge: "LLMJudge") -> None:
     try:
         correction = await judge.intervene(_PROBLEM, accepted, Revise(0), _CORRECTION_TOKENS, seed=0)
     except (NoVerdict, JudgeError) as failure:
-        raise JudgeError(
-            f"{judge!r} gave no correction as token ids ({failure}). Use vLLM 0.22 or newer, or set "
-            "shares_tokenizer=False (in a config: judge_shares_tokenizer: false) for corrections as text"
+        raise UnfitJudgeError(
+            f"{judge.name} gave no correction as token ids ({failure})",
+            "Use vLLM 0.22 or newer, or set judge_shares_tokenizer: false for corrections as text",
         ) from failure
     if judge.needs_logps and correction.ids and correction.logps is None:
-        raise JudgeError(f"anchor='judge' needs log-probabilities, and {judge!r} sends none. Set anchor='const'")
+        raise UnfitJudgeError(
+            f"anchor='judge' needs log-probabilities, and {judge.name} sends none", "Set anchor='const'"
+        )
 
 
 def _explained(judge: "LLMJudge", failure: NoVerdict) -> JudgeError:
     hint = _HINTS.get(failure.reason, "Ask it by hand and look at what comes back")
-    return JudgeError(f"{judge!r} gave no verdict on a trivial review ({failure}). {hint}.")
+    return UnfitJudgeError(f"{judge.name} gave no verdict on a trivial review ({failure})", hint)

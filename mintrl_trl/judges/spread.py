@@ -34,6 +34,16 @@ class SpreadChat:
         return self.chats[0].model
 
     @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Addresses of all endpoints."""
+        return tuple(chat.base_url for chat in self.chats)
+
+    @property
+    def shown_url(self) -> str:
+        """The same as they may be shown."""
+        return ", ".join(chat.shown_url for chat in self.chats)
+
+    @property
     def extra_body(self) -> dict[str, Any]:
         """Fields for every request body."""
         return self.chats[0].extra_body

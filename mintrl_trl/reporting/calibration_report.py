@@ -26,7 +26,7 @@ def print_calibration(found: Calibration, console: Console) -> None:
         console.print(Text(f"No budget is chosen: {found.choice.why}.", "bold red"), soft_wrap=True)
         return
     budget = chosen.budget
-    words = f"chunk {budget.chunk_tokens}, {budget.max_reviews} reviews, correction {budget.correction_tokens}"
+    words = f"chunk {budget.chunk_tokens}, reviews {budget.max_reviews}, correction {budget.correction_tokens}"
     console.print(Text(f"Chosen: {words}: {found.choice.why}.", "bold green"), soft_wrap=True)
     if chosen.kappa is None:
         console.print("Kappa: this judge gives no log-probabilities of its corrections; keep the recipe's.")
@@ -86,7 +86,7 @@ def _print_cost(pilot: Pilot, console: Console) -> None:
 
 def _print_judge(found: Calibration, console: Console) -> None:
     budget = found.judged
-    words = f"chunk {budget.chunk_tokens}, {budget.max_reviews} reviews, correction {budget.correction_tokens}"
+    words = f"chunk {budget.chunk_tokens}, reviews {budget.max_reviews}, correction {budget.correction_tokens}"
     console.print(Text(f"The judge, at {words}", "bold"))
     _print_cost(next(pilot for pilot in found.pilots if pilot.budget == budget), console)
     if found.alarms is not None:

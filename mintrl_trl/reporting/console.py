@@ -18,7 +18,7 @@ _COLUMNS = (
     ("judge/no_verdict", "no verdict", "{:.0%}"),
     ("entropy/sample", "entropy", "{:.2f}"),
     ("entropy", "entropy", "{:.2f}"),
-    ("grad_norm", "grad norm", "{:.2f}"),
+    ("grad_norm", "grad norm", "{:.2g}"),
 )
 
 
@@ -29,12 +29,19 @@ class ConsoleCallback(TrainerCallback):
         intervention_updates (`int`): Updates of the first phase, named in the line.
         console (`Console`, *optional*): Where to. Defaults to standard output.
         first_phase (`str`, *optional*, defaults to `"interventions"`): Its name.
+        loss (`str`, *optional*): What the loss is called in the line, where it says how far a run is. By default it is
+            left out.
     """
 
     def __init__(
-        self, intervention_updates: int, console: Console | None = None, *, first_phase: str = "interventions"
+        self,
+        intervention_updates: int,
+        console: Console | None = None,
+        *,
+        first_phase: str = "interventions",
+        loss: str | None = None,
     ):
-        self.intervention_updates, self.first_phase = intervention_updates, first_phase
+        self.intervention_updates, self.first_phase, self.loss = intervention_updates, first_phase, loss
         self.console = console if console is not None else Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._begun = 0.0
         self._seconds, self._updates = 0.0, 0  # of the updates alone: evaluations and checkpoints do not count
@@ -63,12 +70,16 @@ class ConsoleCallback(TrainerCallback):
         """The line about `logs`, which were taken after `update` of `updates`."""
         phase = self.first_phase if update <= self.intervention_updates else "on-policy"
         parts = [f"update {update:>{len(str(updates))}}/{updates} {phase}"]
+        if self.loss is not None and "loss" in logs:
+            parts.append(f"{self.loss} {logs['loss']:.3g}")
         shown = set()
         for name, label, form in _COLUMNS:
             value = logs.get(name)
             if value is not None and label not in shown:
                 shown.add(label)
                 parts.append(f"{label} {form.format(value)}")
+        if logs.get("groups/dead") == 1:
+            parts.append("all groups dead")
         if self._updates:
             each = self._seconds / self._updates
             parts.append(f"{each:.2f} s/update, {_clock(each * (updates - update))} left")

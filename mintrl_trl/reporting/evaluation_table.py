@@ -1,7 +1,7 @@
 """Evaluations as a person reads them: scores by domain with intervals, every Pass@k, rates, differences, choices.
 
 It draws what `evaluation.table` worked out and decides nothing. Invariant: a score is never shown without its interval,
-and a choice that looked at the test sets says so.
+a choice that looked at the test sets says so, and no name is read as markup or terminal control.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..evaluation.intervals import Interval
 from ..evaluation.table import Cell, Table
+from .data_report import plain
 
 _RULES = {
     "best average": "best average (chosen on the test sets, as the paper's main tables are)",
@@ -30,8 +31,11 @@ def print_table(table: Table, console: Console) -> None:
     if table.differences:
         _print_differences(table, console)
     for choice in table.choices:
-        line = Text(f"{choice.run}, {choice.domain}: {_RULES[choice.rule]}: ").append(choice.model, "bold")
+        line = Text(plain(f"{choice.run}, {choice.domain}: {_RULES[choice.rule]}: "))
+        line.append(plain(choice.model), "bold")
         console.print(line.append(": ").append(_shown(choice.average)), soft_wrap=True)
+    for note in table.notes:
+        console.print(Text(plain(f"Note: {note}")), soft_wrap=True)
 
 
 def _print_scores(table: Table, domain: str, names: Sequence[str], models: Sequence[str], console: Console) -> None:
@@ -39,13 +43,13 @@ def _print_scores(table: Table, domain: str, names: Sequence[str], models: Seque
     averages = {average.model: average for average in table.averages if average.domain == domain}
     grid = _grid("model")
     for name in names:
-        grid.add_column(Text(name), justify="right")
+        grid.add_column(Text(plain(name)), justify="right")
     if len(names) > 1:
         grid.add_column("average", justify="right")
     for model in models:
         scores = [_shown(cells[model, name].pass_at[1]) for name in names]
         scores += [_shown(averages[model].pass_at[1])] if len(names) > 1 else []
-        grid.add_row(Text(model), *scores)
+        grid.add_row(Text(plain(model)), *scores)
     console.print(Text(f"{domain}: Pass@1 in %, with 95 % intervals over problems", "bold"), grid, sep="\n")
 
 
@@ -59,7 +63,7 @@ def _print_details(cells: Sequence[Cell], models: int, console: Console) -> None
     for name in ("problems", "samples", "tokens", "truncated", "no answer", "unscored"):
         rates.add_column(name, justify="right")
     for cell in sorted(cells, key=lambda cell: cell.benchmark):
-        own = [Text(cell.benchmark), Text(cell.model)][: len(names)]
+        own = [Text(plain(cell.benchmark)), Text(plain(cell.model))][: len(names)]
         scores.add_row(*own, *(_shown(cell.pass_at[k], lines=2) if k in cell.pass_at else "" for k in ks))
         shares = [f"{share:.1%}" for share in (cell.truncated, cell.no_answer, cell.unscored)]
         rates.add_row(*own, f"{cell.problems:,}", f"{cell.samples:,}", f"{cell.length:,.0f}", *shares)
@@ -77,8 +81,10 @@ def _print_differences(table: Table, console: Console) -> None:
         difference = one.comparison.difference
         shown = f"{100 * difference.value:+.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
         style = "bold" if one.corrected < _SIGNIFICANT else ""
-        grid.add_row(Text(one.model), Text(one.column), Text(shown, style), Text(f"{one.corrected:.2g}", style))
-    console.print(Text(title, "bold"), grid, sep="\n")
+        grid.add_row(
+            Text(plain(one.model)), Text(plain(one.column)), Text(shown, style), Text(f"{one.corrected:.2g}", style)
+        )
+    console.print(Text(plain(title), "bold"), grid, sep="\n")
 
 
 def _grid(*names: str) -> Grid:

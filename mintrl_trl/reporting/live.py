@@ -19,6 +19,7 @@ from ..rollouts.progress import Progress, Waiting
 
 logger = logging.getLogger(__name__)
 
+_LOOKS = 10  # snapshots for each line of the log, so that a line is late by a tenth at most
 _RATE_WINDOW_SECONDS = 10.0  # tokens/s is a mean over this long, so it is steady and still follows a slowdown
 
 
@@ -39,6 +40,7 @@ class LiveProgress:
         stall_seconds (`float`, *optional*, defaults to 120.0): Standstill after which a warning is logged.
         time_left (`bool`, *optional*, defaults to `False`): Whether the line says how long the rest will take at the
             mean pace so far.
+        noun (`str`, *optional*, defaults to `"rollouts"`): What they are called. Others have no chunks.
         doors (`Mapping[str, str]`, *optional*): Who is behind a call, for the warning: an address or a name, by
             `"policy"` and `"judge"`.
 
@@ -62,13 +64,14 @@ class LiveProgress:
         heartbeat_seconds: float = 30.0,
         stall_seconds: float = 120.0,
         time_left: bool = False,
+        noun: str = "rollouts",
         doors: Mapping[str, str] | None = None,
     ):
-        self._progress, self._label, self._time_left = progress, label, time_left
+        self._progress, self._label, self._time_left, self._noun = progress, label, time_left, noun
         self._doors = {} if doors is None else doors
         self._console = console if console is not None else Console(file=sys.stderr)
         self._on_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._interval = refresh_seconds if self._on_terminal else min(heartbeat_seconds, stall_seconds)
+        self._interval = refresh_seconds if self._on_terminal else min(heartbeat_seconds, stall_seconds) / _LOOKS
         self._heartbeat_seconds, self._stall_seconds = heartbeat_seconds, stall_seconds
         self._window: deque[tuple[float, int]] = deque()  # (seconds, tokens) of the last snapshots
         self._moved: tuple[tuple, float] = ((), 0.0)  # last counters that differed, and when they were seen
@@ -105,16 +108,17 @@ class LiveProgress:
 
     def line(self, snapshot: Progress) -> str:
         """One line about `snapshot`; tokens/s is the rate since the snapshots of the last ten seconds."""
-        parts = [f"{self._label}: {snapshot.finished}/{snapshot.total} rollouts", _count(snapshot.chunks, "chunk")]
+        parts = [f"{self._label}: {snapshot.finished}/{snapshot.total} {self._noun}"]
+        if self._time_left and snapshot.finished:
+            left = snapshot.seconds * (snapshot.total - snapshot.finished) / snapshot.finished
+            parts.append(f"about {_duration(left)} left")
+        parts += [_count(snapshot.chunks, "chunk")] if self._noun == "rollouts" else []
         if snapshot.reviews or snapshot.reviews_in_flight:
             parts.append(_count(snapshot.reviews, "review") + f" ({snapshot.reviews_in_flight} in flight)")
             parts.append(_count(snapshot.revisions, "revision"))
         if snapshot.no_verdicts:
             parts.append(f"{snapshot.no_verdicts:,} without verdict")
         parts += [f"{self._rate(snapshot):,.0f} tokens/s", f"{snapshot.seconds:.0f} s"]
-        if self._time_left and snapshot.finished:
-            left = snapshot.seconds * (snapshot.total - snapshot.finished) / snapshot.finished
-            parts.append(f"about {_duration(left)} left")
         return " · ".join(parts)
 
     def _rate(self, snapshot: Progress) -> float:

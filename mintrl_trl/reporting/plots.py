@@ -96,7 +96,10 @@ def _draw_share(axes: Axes, share: Series) -> None:
 def _finish(axes: Axes, switch: int | None) -> None:
     """What all panels share; `switch` is the last update with interventions, where there is a phase after it."""
     axes.set_xlabel("update")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    for line in axes.lines:
+        if len(line.get_xdata()) == 1:  # no line goes through one point
+            line.set_marker("o")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if switch is not None:

@@ -46,6 +46,7 @@ HIDDEN = "<hidden>"
 _SECRET_NAME = re.compile(r"(^|[_-])(api[_-]?key|token|password|passwd|secret|authorization|credentials?)$")
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bBearer\s+\S+|\b(hf_|sk-)[A-Za-z0-9_-]{8,}")
+_UPDATE = re.compile(rb'\{"update": (\d+),')  # how a line begins
 _LINES = ("metrics.jsonl", "rollouts.jsonl", "evaluations.jsonl")
 _MARKS = ("settings.json", *_LINES)  # a folder with one of these holds a run
 _PACKAGES = ("mintrl_trl", "torch", "trl", "transformers", "peft", "accelerate", "datasets", "vllm", "openai")
@@ -182,14 +183,16 @@ class RunFolder:
         for _, line in self._read("metrics.jsonl"):
             yield line
 
-    def rollouts(self) -> Iterator[RolloutRecord]:
-        """Lines of `rollouts.jsonl`, in order; none where there is no such file.
+    def rollouts(self, first: int = 0) -> Iterator[RolloutRecord]:
+        """Lines of `rollouts.jsonl` from the update `first` on, in order; none where there is no such file.
 
         Raises:
             DataError: A line is JSON, but not a rollout; names file and line.
         """
-        for number, line in self._read("rollouts.jsonl"):
-            yield RolloutRecord.from_json(line, where=f"{self.path / 'rollouts.jsonl'}, line {number}")
+        for number, line in self._read("rollouts.jsonl", first):
+            record = RolloutRecord.from_json(line, where=f"{self.path / 'rollouts.jsonl'}, line {number}")
+            if record.update >= first:
+                yield record
 
     def _write_once(self, stem: str, value: Any) -> Path:
         text = json.dumps(value, indent=2) + "\n"
@@ -234,18 +237,23 @@ class RunFolder:
         with self._lock, open(self.path / name, "ab+") as file:
             file.write(b"\n" + data if _ends_inside_a_line(file) else data)
 
-    def _read(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _read(self, name: str, first: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
         path = self.path / name
         if not path.exists():
             return
         with open(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
+                update = _UPDATE.match(raw) if first else None
+                if update and int(update[1]) < first:  # not parsed: a long run writes many gigabytes
+                    continue
                 try:
                     line = json.loads(raw)
                 except ValueError:  # torn: not JSON, or not even UTF-8
+                    line = None
+                if not isinstance(line, dict):
                     logger.warning("%s, line %d is not whole and was skipped.", path, number)
-                    continue
-                yield number, line
+                else:
+                    yield number, line
 
 
 def _update_of(path: Path) -> int:

@@ -45,9 +45,10 @@ def print_scoring(
         for note in benchmark.notes:
             console.print(Text(plain(f"Note: {benchmark.title}: {note}")), soft_wrap=True)
     failed = [check.name for check in checks if not check.passed]
-    verdict = (
-        f"Scored wrong: {', '.join(failed)}." if failed else "Scored right. Next: mintrl eval MODEL --benchmarks ..."
-    )
+    untried = [check.name for check in checks if not check.right]
+    verdict = f"Scored wrong: {', '.join(failed)}." if failed else "Scored right."
+    verdict += f" Without a right response to try: {', '.join(untried)}." if untried else ""
+    verdict += "" if failed else " Next: mintrl eval MODEL --benchmarks ..."
     console.print(Text(plain(verdict), style="bold red" if failed else "bold green"), soft_wrap=True)
 
 

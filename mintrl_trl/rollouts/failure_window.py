@@ -30,10 +30,11 @@ class FailureWindow:
 
     Attributes:
         paused (`int`): How often reviews were paused.
+        no_verdicts (`Counter[str]`): All reviews without verdict, by reason.
     """
 
     def __init__(self, limit: float, size: int, *, pauses: bool):
-        self.paused = 0
+        self.paused, self.no_verdicts = 0, Counter[str]()
         self._limit, self._pauses = limit, pauses
         self._reasons: deque[str | None] = deque(maxlen=size)  # reason of each review; None: a verdict
         self._failures = 0  # reasons in the window
@@ -64,6 +65,8 @@ class FailureWindow:
                 answer. The window starts anew.
             FailureLimitError: The same, where it did answer.
         """
+        if failure is not None:
+            self.no_verdicts[failure.reason] += 1
         if self._pause_seconds:
             self._count_on_trial(failure)
             return
@@ -83,7 +86,7 @@ class FailureWindow:
             return
         silent = sum(number for reason, number in reasons.items() if reason in _SILENT_REASONS)
         raise (JudgeLostError if 2 * silent > reasons.total() else FailureLimitError)(
-            f"{found}Reasons: {top}. The log holds the first failure of each kind with its traceback. Mend the judge "
+            f"{found}Reasons: {top}. The log holds the first failure of each kind. Mend the judge "
             "(its server, its prompt, its token limit) and continue from the last checkpoint, or raise "
             "`no_verdict_limit`, or go on without reviews while it fails (`judge_failure: continue_on_policy`)."
         )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import FailureLimitError, JudgeError, NoVerdict
+from ..errors import FailureLimitError, JudgeError, NoVerdict, ServerLostError
 from .doors import Correction, Judge, Keep, Revise, TokenText, Verdict, Vocabulary
 from .failure_window import FailureWindow
 from .places import Places
@@ -102,7 +102,7 @@ class Reviewer:
         self, call: Callable[[], Awaitable], check: Callable[[Any], Usable], rank: Callable[[], Rank]
     ) -> Answer:
         """Call the judge and check what it returns; everything that may be tolerated becomes a `NoVerdict`."""
-        now, limit = asyncio.get_running_loop().time, None
+        now, limit, unexpected = asyncio.get_running_loop().time, None, None
         started = now()
         try:
             async with self._places.taken(rank):
@@ -111,7 +111,7 @@ class Reviewer:
                     raise JudgeError("the judge's `review` and `intervene` must be coroutine functions (`async def`)")
                 async with asyncio.timeout(self._timeout_seconds) as limit:
                     value = check(await awaitable)
-        except (JudgeError, FailureLimitError):
+        except (JudgeError, FailureLimitError, ServerLostError):  # the last: the policy's server, which it shares
             raise
         except asyncio.CancelledError:
             value = NoVerdict("cancelled", "something inside the judge was cancelled")
@@ -121,20 +121,21 @@ class Reviewer:
             if limit is not None and limit.expired():
                 value = NoVerdict("timeout", f"the judge took more than {self._timeout_seconds:g} s")
             else:
+                unexpected = error
                 value = NoVerdict(_WORD_BORDER.sub("_", type(error).__name__).lower(), str(error))
             value.__cause__ = error
         if asyncio.current_task().cancelling():
             raise asyncio.CancelledError  # even where the judge swallowed it
         if isinstance(value, NoVerdict):
-            self._log(value)
+            self._log(value, unexpected)
         return Answer(value, now() - started)
 
-    def _log(self, failure: NoVerdict) -> None:
-        """Show the first failure of each kind in full; the others are counted."""
+    def _log(self, failure: NoVerdict, unexpected: Exception | None) -> None:
+        """Say the first failure of each kind, with its traceback where nobody foresaw it; the others are counted."""
         if failure.reason not in self._logged:
             self._logged.add(failure.reason)
             text = "no verdict (%s): the chunk is kept; more of this kind are only counted"
-            logger.warning(text, failure, exc_info=failure)
+            logger.warning(text, failure, exc_info=unexpected)
 
     def _span(self, correction: Correction, max_tokens: int) -> Span | None:
         """What of `correction` may be spliced in."""

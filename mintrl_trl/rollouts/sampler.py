@@ -12,6 +12,7 @@ What runs where, and how it ends, is `pool.py`'s; `streams.py` reads the policy,
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -139,6 +140,11 @@ class InterventionSampler:
     @review_window.setter
     def review_window(self, reasons: Sequence[str | None]) -> None:
         self._reviewer.failures.reasons = reasons
+
+    @property
+    def no_verdicts(self) -> Counter[str]:
+        """How many reviews gave no verdict since it was made, by reason; those of rollouts that were given up, too."""
+        return self._reviewer.failures.no_verdicts.copy()
 
     def counters(self) -> dict[str, float]:
         """What was counted since it was made, by metric name. The numbers only grow.

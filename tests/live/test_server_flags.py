@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,7 @@ def read_by_vllm(lines: list[list[str]]) -> list[dict]:
 
 def flags(words: tuple[str, ...]) -> list[str]:
     """What vLLM's parser sees of a command line: `vllm serve MODEL ...`, or `python -m MODULE ...`."""
-    return list(words[2:] if words[0] == "vllm" else words[3:])
+    return list(words[2:] if Path(words[0]).name == "vllm" else words[3:])
 
 
 def test_every_server_of_every_recipe():
@@ -60,7 +61,7 @@ def test_every_server_of_every_recipe():
                     continue
                 for command in commands:
                     lines.append(flags(command.words))
-                    model = command.words[2 if command.words[0] == "vllm" else 4]
+                    model = flags(command.words)[0 if Path(command.words[0]).name == "vllm" else 1]
                     expected.append((model, machine))
     assert len(lines) >= 3 * 12
     for line, found, (model, machine) in zip(lines, read_by_vllm(lines), expected, strict=True):
