@@ -63,7 +63,7 @@ def settings(text: str) -> Iterator[Setting]:
             continue
         call, named = node.value, {word.arg: word.value for word in node.value.keywords}
         if ast.unparse(call.func).lstrip("_") == "setting":
-            default, text_node = call.args
+            default, text_node = call.args[:2]  # further ones are the words that it allows
         elif {"default", "metadata"} <= named.keys():
             default, text_node = named["default"], named["metadata"].values[0]
         else:

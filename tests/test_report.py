@@ -234,7 +234,10 @@ def test_what_runs_are_called(tmp_path):
 
     assert names(one, fine) == ["MInTRL-Const, kappa 1.0", "MInTRL-Const, kappa -0.5"]
     assert names(one, far) == ["MInTRL-Const, one", "MInTRL-Const, far"]
-    assert names(f"MInTRL-Const={one}", far) == ["MInTRL-Const", f"MInTRL-Const ({far})"]
+    with pytest.raises(DataError, match="write NAME=FOLDER"):
+        names(f"MInTRL-Const={one}", far)
+    deep = write_run(tmp_path / "other" / "far", SETTINGS | dict.fromkeys(changes, 2.0))
+    assert names(far, deep) == ["MInTRL-Const, far", f"MInTRL-Const, far ({deep})"]
     again = write_run(tmp_path / "again", SETTINGS | plain)
     assert names(one, again) == ["MInTRL-Const, one", "MInTRL-Const, again"]  # of one seed
 
