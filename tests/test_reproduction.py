@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks.reproduction.cells import Arm, Cell, digest, distinct, settings
 from benchmarks.reproduction.claim_list import CLAIMS
-from benchmarks.reproduction.claims import Status
+from benchmarks.reproduction.claims import Claim, Status, Verdict
 from benchmarks.reproduction.experiments import EXPERIMENTS
 from benchmarks.reproduction.page import write_page
 from benchmarks.reproduction.quick import quick_experiments
@@ -182,6 +182,33 @@ def test_page_has_verdicts_tables_and_where_numbers_come_from(tmp_path):
     assert "| base model | 1.0 % |" in page
     assert "| A table | 4 | 0, 1 | 0123456789 | 8 | a processor, 2 cores, torch 2 |" in page
     assert page.count("**not run**") + page.count("**not testable here**") == len(CLAIMS)
+
+
+def test_page_says_which_updates_scores_are_of(tmp_path):
+    head = write_page([EXPERIMENT], {}, tmp_path, quick=False).read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "the policy after a run's last update" in head
+    assert "the paper's Tables 1, 2\nand 4 report the best one" in head
+
+
+def test_page_counts_verdicts_by_their_place_in_the_paper(tmp_path, monkeypatch):
+    sources = ("Figure 10", "Table 1", "question", "Figure 4a", "Table 1, harder world", "Section 2.2", "Figure 4b")
+    statuses = [Status.REPRODUCED, Status.NOT_REPRODUCED, *(Status.REPRODUCED,) * 5]
+    claims = [
+        Claim(source, "A claim.", lambda results, status=status: Verdict(status, "1 %"), "a rule")
+        for source, status in zip(sources, statuses, strict=True)
+    ]
+    monkeypatch.setattr("benchmarks.reproduction.page.CLAIMS", claims)
+    text = write_page([EXPERIMENT], {}, tmp_path, quick=False).read_text(encoding="utf-8")
+    counted = text.partition("## What reproduces, and what does not\n\n")[2].partition("\n\n")[0].splitlines()
+    assert counted == [
+        "| claims of | reproduced | not reproduced |",
+        "| --- | ---: | ---: |",
+        "| Table 1 | 1 | 1 |",
+        "| Figure 4 | 2 | - |",
+        "| Figure 10 | 1 | - |",
+        "| Section 2.2 | 1 | - |",
+        "| a reader's questions | 1 | - |",
+    ]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Writes docs/reproduction.md from summaries: claims with verdicts first, then a table for each experiment.
+"""Writes docs/reproduction.md from summaries: verdicts counted, claims with verdicts, a table for each experiment.
 
 It reads summaries and draws figures; it runs nothing. Invariant: every number on the page comes from a summary that is
 named there by commit, seeds, minutes and machine.
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .cells import Cell, Experiment, distinct
-from .claim_list import CLAIMS
-from .claims import SHARE, Status
+from .claim_list import CLAIMS, QUESTION
+from .claims import SHARE, Claim, Status, Verdict
 from .figures import Drawn, draw_figures
 from .scores import Results, Score
 from .summary import SAMPLED, TAUGHT
@@ -36,6 +36,7 @@ COSTS = (
     "judge/read",
     "judge/written",
 )
+_KINDS = ("Table", "Figure", "Section", "Lemma")  # of places in the paper, in the order they are counted
 _ORDER = (Status.NOT_REPRODUCED, Status.NOT_TESTABLE, Status.REPRODUCED, Status.NOT_RUN)  # bad news first
 
 
@@ -87,6 +88,10 @@ some entries wrong and cannot find that out by itself. It can show a mechanism, 
 parameters. {len(done)} of {len(cells)} runs are there, {minutes / 60:.1f} hours of one core together. Numbers are
 means over seeds ± their sample standard deviation, of the policy alone, never of the judge.
 
+Scores are those of the policy after a run's last update (after fewer, where a table's column `updates` says so, and
+where costs are made equal), as in the paper's Table 3. No checkpoint is chosen by its score; the paper's Tables 1, 2
+and 4 report the best one of a run, so that their numbers are no lower than those of a last update.
+
 One mean is above another where their difference passes a one-sided Welch test at 95 %, its standard error taken as one
 percentage point at least. Where both are above 98 % or below 2 %, nothing can be told. Where no difference passes, a
 claim of a difference is not reproduced, which with two or three seeds does not say that there is none.
@@ -106,6 +111,10 @@ def _claims(results: Results) -> str:
     counts = Counter(verdict.status for _, verdict in judged)
     counted = ", ".join(f"{counts[status]} {status.value}" for status in _ORDER if counts[status])
     lines = [
+        "## What reproduces, and what does not",
+        "",
+        *_counts(judged),
+        "",
         "## Claims and verdicts",
         "",
         f"{counted}. `question` marks what the paper does not claim but a reader will ask: reproduced means true.",
@@ -117,6 +126,30 @@ def _claims(results: Results) -> str:
         cells = (f"**{verdict.status.value}**", claim.text, claim.source, verdict.numbers, claim.rule_text)
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return "\n".join(lines)
+
+
+def _counts(judged: Sequence[tuple[Claim, Verdict]]) -> list[str]:
+    """Claims by their place in the paper, in whichever world they are tested, and by what became of them."""
+    found = Counter((_place(claim.source), verdict.status) for claim, verdict in judged)
+    statuses = [status for status in Status if any(there is status for _, there in found)]
+    lines = [
+        f"| claims of | {' | '.join(status.value for status in statuses)} |",
+        f"| --- {'| ---: ' * len(statuses)}|",
+    ]
+    for place in sorted({place for place, _ in found}, key=_order_of_place):
+        name = "a reader's questions" if place == QUESTION else place
+        lines.append(f"| {name} | {' | '.join(str(found[place, status] or '-') for status in statuses)} |")
+    return lines
+
+
+def _place(source: str) -> str:
+    """A table, figure or section as a whole: without its part, and without the world that stands in for the paper's."""
+    return source.partition(",")[0].rstrip("abc")
+
+
+def _order_of_place(place: str) -> tuple[int, float]:
+    kind, _, number = place.partition(" ")
+    return (_KINDS.index(kind), float(number)) if number else (len(_KINDS), 0.0)
 
 
 def _experiment(
