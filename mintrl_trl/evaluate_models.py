@@ -20,7 +20,7 @@ from .errors import ConfigError
 from .eval_models import DTYPES, EvalModel, Servers, default_device, default_dtype, local_generator
 from .evaluation.benchmarks import LoadedBenchmark, data_folder
 from .evaluation.results import EvalProblem, EvalResult
-from .evaluation.run import count, fill, problems_fingerprint, prompts_fingerprint, score
+from .evaluation.run import count, fill, prompt_fingerprints, prompts_fingerprint, score
 from .evaluation.samples import SampleFolder
 from .evaluation.table import Evaluated
 from .reporting.folder_lock import FolderLock
@@ -136,6 +136,17 @@ class _Job:
     def longest_prompt(self) -> int:
         return max(len(problem.prompt_ids) for problem in self.problems)
 
+    @property
+    def subsets(self) -> dict[str, str]:
+        return {problem.id: problem.subset for problem in self.problems if problem.subset is not None}
+
+    def count(self, samples: int) -> EvalResult:
+        """Of these problems alone; the folder may have more."""
+        return count(self.folder, [problem.id for problem in self.problems], samples, self.subsets)
+
+    def conditions(self) -> dict[str, Any]:
+        return _conditions(self.folder.header() | {"prompts": prompts_fingerprint(self.benchmark.rows)})
+
 
 def evaluate_models(
     models: Sequence[EvalModel],
@@ -174,10 +185,10 @@ def evaluate_models(
     return [
         Evaluated(
             model.label,
-            {job.benchmark.name: _count(job.folder, settings.samples) for job in jobs if job.model is model},
+            {job.benchmark.name: job.count(settings.samples) for job in jobs if job.model is model},
             model.run,
             model.update,
-            {job.benchmark.name: _conditions(job.folder.header()) for job in jobs if job.model is model},
+            {job.benchmark.name: job.conditions() for job in jobs if job.model is model},
         )
         for model in models
     ]
@@ -225,7 +236,8 @@ def read_stored(
                 raise ConfigError("benchmark", name, allowed, "name the file and the limit that were used then")
             with _locked(folder):
                 _score(folder, benchmark, console, anew=True)
-        one.results[name] = _count(folder, header["samples"] if samples is None else samples)
+        taken = header["samples"] if samples is None else samples
+        one.results[name] = count(folder, header["ids"], taken, header["subsets"])
         one.conditions[name] = _conditions(header)
     found = sorted(models.values(), key=lambda model: (model.run, model.update or 0))
     return found, domains
@@ -244,7 +256,6 @@ def _job(model: EvalModel, asked: str, benchmark: LoadedBenchmark, settings: Eva
     if not settings.base_url:
         _check_room(job)
     locks.enter_context(_locked(job.folder))
-    subsets = {problem.id: problem.subset for problem in problems if problem.subset is not None}
     job.folder.begin(
         {
             "origin": {"model": model.name, "benchmark": asked, "limit": settings.limit, "data": _place(settings.data)},
@@ -257,11 +268,11 @@ def _job(model: EvalModel, asked: str, benchmark: LoadedBenchmark, settings: Eva
             "benchmark": benchmark.name,
             "domain": benchmark.domain,
             "prompts": prompts_fingerprint(benchmark.rows),
-            "prompt_ids": problems_fingerprint(problems),
+            "prompt_ids": prompt_fingerprints(problems),
             "sampling": sampling,
             "samples": settings.samples,
             "ids": [problem.id for problem in problems],
-            "subsets": subsets,
+            "subsets": job.subsets,
             "versions": versions(),
         }
     )
@@ -348,11 +359,6 @@ def _score(folder: SampleFolder, benchmark: LoadedBenchmark, console: Console, *
 def _conditions(header: Mapping[str, Any]) -> dict[str, Any]:
     """What has to be known of two evaluations that are compared: are the problems the same, and how was sampled?"""
     return {"prompts": header.get("prompts"), "sampling": header.get("sampling", {})}
-
-
-def _count(folder: SampleFolder, samples: int) -> EvalResult:
-    header = folder.header()
-    return count(folder, header["ids"], samples, header["subsets"])
 
 
 @contextmanager

@@ -165,7 +165,7 @@ def test_stored_samples_that_make_no_table(stored, capsys, words, message):
     [
         (["--seed", "1"], "`--out` is 'evaluations/chains_base/chains'. Allowed: a folder of samples under the same "),
         (["--temperature", "0.5"], "sampling.temperature (1.0 there, 0.5 now)"),
-        (["--limit", "3"], "it has 4 of chains, not 3. Fix: set limit to 4, or name another folder"),
+        (["--limit", "6"], "it has 4 of chains, not 6. Fix: set limit to 4, or name another folder"),
     ],
 )
 def test_other_settings_are_refused(stored, capsys, flags, message):
@@ -175,6 +175,27 @@ def test_other_settings_are_refused(stored, capsys, flags, message):
     assert out == ""
     assert message in err
     assert content(stored) == before
+
+
+def test_more_and_fewer_problems_of_one_folder(capsys, monkeypatch):
+    Path("rows.jsonl").write_text("".join(f'{{"id": "{n}", "prompt": "1a{n}b3", "answer": "5"}}\n' for n in range(3)))
+    words = ["eval", BASE, "--benchmarks", "rows.jsonl", "--samples", "2", "--max-completion-length", "4"]
+
+    def problems(*more):
+        assert main([*words, *more, "--json", "table.json"]) == 0, capsys.readouterr().err
+        (cell,) = json.loads(Path("table.json").read_text())["cells"]
+        return cell["problems"]
+
+    assert problems("--limit", "1") == 1
+    folder = SampleFolder("evaluations/chains_base/rows")
+    first = content(folder)
+    assert problems() == 3
+    assert first.items() <= content(folder).items()
+    assert folder.header()["origin"]["limit"] is None
+    monkeypatch.setattr("mintrl_trl.evaluate_models.local_generator", None)  # nothing is sampled
+    assert problems("--limit", "2") == 2
+    assert main(["eval", "evaluations", "--rescore", "--json", "table.json"]) == 0
+    assert json.loads(Path("table.json").read_text())["cells"][0]["problems"] == 3
 
 
 @pytest.mark.parametrize(

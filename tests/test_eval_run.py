@@ -8,7 +8,15 @@ import pytest
 
 from mintrl_trl.errors import ConfigError, DataError, GenerationError, RewardError
 from mintrl_trl.evaluation import EvalProblem
-from mintrl_trl.evaluation.run import count, fill, problems_fingerprint, prompts_fingerprint, sample_row, score
+from mintrl_trl.evaluation.run import (
+    count,
+    fill,
+    problems_fingerprint,
+    prompt_fingerprints,
+    prompts_fingerprint,
+    sample_row,
+    score,
+)
 from mintrl_trl.evaluation.samples import SampleFolder
 from mintrl_trl.rollouts.doors import SampledToken
 
@@ -205,13 +213,23 @@ def test_an_unfinished_folder_gives_no_numbers(tmp_path):
     folder.forget_scores()
     with pytest.raises(DataError, match=r"0 samples.*`--rescore`"):
         count(folder, list(ROWS), 2)
-    with pytest.raises(DataError, match="`problem` is 'e'"):
-        score(folder, {name: ROWS[name] for name in "abcd"}, exact_match)
+
+
+def test_some_of_the_problems_of_a_folder(tmp_path):
+    folder = SampleFolder(tmp_path)
+    fill_with(folder, BySeed(), num_samples=2)
+    fill_with(folder, BySeed(), num_samples=4, problems=PROBLEMS[:3])
+    assert score(folder, {name: ROWS[name] for name in "abc"}, exact_match) == 12
+    assert [problem.samples for problem in count(folder, "abc", 4).problems] == [4, 4, 4]
+    assert score(folder, ROWS, exact_match) == 4
+    assert [problem.samples for problem in count(folder, "abcde", 2).problems] == [2] * 5
 
 
 def test_fingerprints_see_ids_and_prompts():
     other = EvalProblem("a?", ids("a!"), id="a")
     assert len({problems_fingerprint(p) for p in (PROBLEMS, PROBLEMS[:-1], [other, *PROBLEMS[1:]])}) == 3
+    found, changed = prompt_fingerprints(PROBLEMS), prompt_fingerprints([other, *PROBLEMS[1:]])
+    assert {name for name in found if found[name] != changed[name]} == {"a"}
     rows = list(ROWS.values())
     assert prompts_fingerprint(rows) == prompts_fingerprint([row | {"answer": "9"} for row in rows])
     assert prompts_fingerprint(rows) != prompts_fingerprint(rows[1:])

@@ -84,6 +84,25 @@ def test_samples_may_be_added_and_are_never_taken_away(folder):
     assert folder.header()["samples"] == 5
 
 
+def test_problems_may_be_more_or_fewer_where_those_of_both_are_the_same(folder):
+    def asked(**prompt_ids):
+        return SETTINGS | {"prompt_ids": prompt_ids, "prompts": str(prompt_ids), "ids": list(prompt_ids)}
+
+    four = SampleFolder(folder.path.parent / "four")
+    four.begin(asked(a="1", b="2"))
+    assert four.begin(asked(a="1"))["ids"] == ["a", "b"]
+    more = four.begin(asked(c="3", a="1", b="2"))
+    assert more == four.header()
+    assert more["ids"] == ["c", "a", "b"]
+    assert more["prompts"] == asked(c="3", a="1", b="2")["prompts"]
+    for others in ({"a": "1", "b": "9"}, {"a": "1", "d": "4"}):
+        with pytest.raises(ConfigError, match=r"it has 3 of None, not 2\. Fix: set limit to 3"):
+            four.begin(asked(**others))
+    with pytest.raises(ConfigError, match=r"differs in sampling\.seed"):
+        four.begin(asked(a="1") | {"sampling": {"seed": 1, "top_p": 1.0}})
+    assert four.header() == more
+
+
 def test_a_setting_that_only_one_has_differs():
     assert differences({"a": 1}, {"a": 1, "b": None}) == []
     assert differences({"a": 1}, {"b": 2}) == ["a (1 there, null now)", "b (null there, 2 now)"]

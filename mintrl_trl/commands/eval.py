@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _ABOUT = """\
 Evaluate models as the paper does: 32 samples of each problem at temperature 1, of at most 32,768 tokens; Pass@1 and
 Pass@k with confidence intervals over problems, averages by domain, and paired differences from the first model.
-Samples are saved as they finish; the same command continues what was interrupted, or adds samples and benchmarks.
+Samples are saved as they finish; the same command continues what was interrupted, or adds samples, problems and
+benchmarks.
 """
 _MORE = """\
 MODEL is a hub id, a folder of a model or adapter, a checkpoint, or a run folder (all its checkpoints, of which the best

@@ -2,8 +2,8 @@
 
 Owns which (problem, sample) is still to do and what seeds it. It builds no generator and prints nothing. Invariants: a
 sample depends on its problem's id and prompt, its number and the folder's settings, so an evaluation that is
-interrupted and continued equals one that is not, and more samples can be added later; counts are made of complete
-folders only.
+interrupted and continued equals one that is not, and more samples and problems can be added later; counts are made of
+problems with all their samples only.
 """
 
 import json
@@ -37,6 +37,11 @@ Rows = Mapping[str, Mapping[str, Any]]
 def problems_fingerprint(problems: Sequence[EvalProblem]) -> str:
     """What sampling reads of problems, as 16 hexadecimal digits: their ids and the ids of their prompts."""
     return _digest([[problem.id, list(problem.prompt_ids)] for problem in problems])
+
+
+def prompt_fingerprints(problems: Sequence[EvalProblem]) -> dict[str, str]:
+    """What sampling reads of each problem, by its id, as 16 hexadecimal digits: the ids of its prompt."""
+    return {problem.id: _digest(list(problem.prompt_ids)) for problem in problems}
 
 
 def prompts_fingerprint(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -152,7 +157,7 @@ def score(
     """Score the samples of a folder that have no score, one without a reward, or one of a row that has changed.
 
     Args:
-        folder ([`SampleFolder`]): With samples.
+        folder ([`SampleFolder`]): With samples; those of problems without a row are passed over.
         rows (`Rows`): The data rows by id, of equal columns; `prompt` and what the reward function reads.
         reward (`Callable`): In TRL's signature.
         anew (`bool`, *optional*, defaults to `False`): Score all samples again.
@@ -160,17 +165,13 @@ def score(
 
     Returns:
         `int`: Samples that were scored.
-
-    Raises:
-        DataError: A sample of a problem that is not among the rows.
     """
     known = {} if anew else folder.scores()
     fingerprints = {name: row_fingerprint(row) for name, row in rows.items()}
     todo: set[Key] = set()
     for sample in folder.samples():
         if sample.problem not in rows:
-            fix = "evaluate on the problems that the samples are of, or into another folder"
-            raise DataError(str(folder.path), "problem", sample.problem, "the id of a row", fix)
+            continue
         old = known.get(sample.key)
         if old is None or old.reward is None or old.row != fingerprints[sample.problem]:
             todo.add(sample.key)
@@ -195,8 +196,8 @@ def count(
     """The counts of a folder's first `num_samples` samples of each problem, in the order of `problems`.
 
     Args:
-        folder ([`SampleFolder`]): Complete and scored.
-        problems (`Sequence[str]`): Ids.
+        folder ([`SampleFolder`]): Scored.
+        problems (`Sequence[str]`): Ids; samples of others are passed over.
         num_samples (`int`): The n of Pass@k.
         subset (`Mapping[str, str]`, *optional*): Subset of problems, by id.
 

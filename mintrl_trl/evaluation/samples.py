@@ -8,7 +8,7 @@
 
 It knows files and nothing of models, rewards or tables. Invariants: a process that is killed at any moment loses only
 samples that were not finished; a (problem, sample) counts once, the first whole line of it; samples under other
-settings never come into the same folder.
+settings, or of other prompts of one id, never come into the same folder.
 """
 
 import json
@@ -26,6 +26,7 @@ FORMAT = 1
 # moved. Ids and subsets are the problems', which have a fingerprint.
 FREE_SETTINGS = frozenset({"samples", "versions", "origin", "ids", "subsets"})
 
+_OF_PROBLEMS = ("prompts", "prompt_ids", "ids", "subsets", "origin")  # what changes where problems are added
 _DESCRIBES = frozenset({"model", "benchmark", "domain", "samples", "ids", "subsets"})
 
 Key = tuple[str, int]
@@ -136,9 +137,11 @@ class SampleFolder:
 
         Args:
             settings (`Mapping[str, Any]`): Plain JSON values, nested. `samples` may be another number than before.
+                Problems may be more or fewer where `prompt_ids` has a fingerprint of each by its id, and those that
+                both have are the same.
 
         Returns:
-            `dict[str, Any]`: The header that holds now.
+            `dict[str, Any]`: The header that holds now, with the larger number of samples and all problems.
 
         Raises:
             ConfigError: Other settings than those of the samples here; names each that differs, with both values. Or
@@ -152,6 +155,11 @@ class SampleFolder:
                 raise ConfigError("out", str(self.path), allowed, "name another folder")
             header = wanted
         else:
+            there, asked = (one.get("prompt_ids", {}).items() for one in (header, wanted))
+            if there < asked:
+                header |= {name: wanted[name] for name in _OF_PROBLEMS if name in wanted}
+            elif asked < there:
+                wanted |= {name: header[name] for name in _OF_PROBLEMS if name in header}
             differing = differences(header, wanted)
             if differing and (few := len(header.get("ids", ()))) != len(wanted.get("ids", ())):
                 allowed = f"a folder of samples of the same problems; it has {few:,} of {header.get('benchmark')}, not "
