@@ -154,6 +154,21 @@ def test_what_is_printed_has_an_interval_with_every_score():
     assert "50.0%" in text
 
 
+def test_names_and_scores_stay_whole_on_eighty_columns():
+    names = ("livecodebench", "humaneval_plus", "mbpp_plus")
+    labels = ("Qwen3-1.7B", "code_qwen3_1.7b/checkpoint-250")
+    results = {name: result(5, 15, 35, 64, samples=64) for name in names}
+    table = make_table([Evaluated(label, results) for label in labels], dict.fromkeys(names, "code"))
+    text = shown(table, width=80)
+    words = text.split()
+    assert {*names, *labels, "average", "truncated", "Pass@64"} <= set(words)
+    assert "\n  code_qwen3_1.7b/ " in text and "\n  checkpoint-250 " in text, "of Pass@k, below the benchmark"
+    scores = mean_interval([one / 64 for one in (5, 15, 35, 64)])
+    assert f"{100 * scores.low:.1f}-{100 * scores.high:.1f}" in words
+    assert f"{100 * scores.low:.1f}," not in text
+    assert f"[{100 * scores.low:.1f}, {100 * scores.high:.1f}]" in shown(table, width=140)
+
+
 def test_the_table_as_json():
     table = make_table([BASE], DOMAINS)
     read = json.loads(table.as_json())

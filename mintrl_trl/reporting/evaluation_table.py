@@ -1,12 +1,15 @@
 """Evaluations as a person reads them: scores by domain with intervals, every Pass@k, rates, differences, choices.
 
-It draws what `evaluation.table` worked out and decides nothing. Invariant: a score is never shown without its interval,
-a choice that looked at the test sets says so, and no name is read as markup or terminal control.
+It draws what `evaluation.table` worked out and decides nothing; where the terminal is too narrow for a table, closer
+together, with intervals below scores and long names on a line for each folder. Invariant: a score is never shown
+without its interval, a choice that looked at the test sets says so, and no name is read as markup or terminal control.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -20,6 +23,7 @@ _RULES = {
     "held-out": "best on held-out problems",
 }
 _SIGNIFICANT = 0.05
+_ANY_WIDTH = 10_000  # characters, to measure what a table would take
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -41,59 +45,90 @@ def print_table(table: Table, console: Console) -> None:
 def _print_scores(table: Table, domain: str, names: Sequence[str], models: Sequence[str], console: Console) -> None:
     cells = {(cell.model, cell.benchmark): cell for cell in table.cells}
     averages = {average.model: average for average in table.averages if average.domain == domain}
-    grid = _grid("model")
-    for name in names:
-        grid.add_column(Text(plain(name)), justify="right")
-    if len(names) > 1:
-        grid.add_column("average", justify="right")
-    for model in models:
-        scores = [_shown(cells[model, name].pass_at[1]) for name in names]
-        scores += [_shown(averages[model].pass_at[1])] if len(names) > 1 else []
-        grid.add_row(Text(plain(model)), *scores)
-    console.print(Text(f"{domain}: Pass@1 in %, with 95 % intervals over problems", "bold"), grid, sep="\n")
+
+    def draw(narrow: bool, split: bool) -> Grid:
+        grid = _grid(narrow, "model", numbers=[*names, *(["average"] if len(names) > 1 else [])])
+        for model in models:
+            scores = [cells[model, name].pass_at[1] for name in names]
+            scores += [averages[model].pass_at[1]] if len(names) > 1 else []
+            grid.add_row(_name(model, split), *(_shown(one, lines=2 if narrow else 1) for one in scores))
+        return grid
+
+    _print_fitting(f"{domain}: Pass@1 in %, with 95 % intervals over problems", draw, console)
 
 
 def _print_details(cells: Sequence[Cell], models: int, console: Console) -> None:
     """Every Pass@k, and the rates, by benchmark and model."""
-    names = ("benchmark", "model") if models > 1 else ("benchmark",)
     ks = sorted({k for cell in cells for k in cell.pass_at})
-    scores, rates = _grid(*names), _grid(*names)
-    for k in ks:
-        scores.add_column(f"Pass@{k}", justify="right")
-    for name in ("problems", "samples", "tokens", "truncated", "no answer", "unscored"):
-        rates.add_column(name, justify="right")
-    for cell in sorted(cells, key=lambda cell: cell.benchmark):
-        own = [Text(plain(cell.benchmark)), Text(plain(cell.model))][: len(names)]
-        scores.add_row(*own, *(_shown(cell.pass_at[k], lines=2) if k in cell.pass_at else "" for k in ks))
+    rates = ("problems", "samples", "tokens", "truncated", "no answer", "unscored")
+
+    def draw(narrow: bool, split: bool, numbers: Sequence[str], shown: Callable[[Cell], Sequence[Text]]) -> Grid:
+        grid, last = _grid(narrow, "benchmark", numbers=numbers), None
+        for cell in sorted(cells, key=lambda cell: cell.benchmark):
+            if models > 1 and cell.benchmark != last:  # a line of its own, and its models below
+                last = cell.benchmark
+                grid.add_section()
+                grid.add_row(Text(plain(last), "bold"))
+            name = _name(cell.benchmark, split) if models == 1 else _name(cell.model, split, indent="  ")
+            grid.add_row(name, *shown(cell))
+        return grid
+
+    def scores_of(cell: Cell) -> list[Text]:
+        return [_shown(cell.pass_at[k], lines=2, digits=0) if k in cell.pass_at else Text() for k in ks]
+
+    def rates_of(cell: Cell) -> list[Text]:
         shares = [f"{share:.1%}" for share in (cell.truncated, cell.no_answer, cell.unscored)]
-        rates.add_row(*own, f"{cell.problems:,}", f"{cell.samples:,}", f"{cell.length:,.0f}", *shares)
-    console.print(Text("Pass@k in %, with 95 % intervals over problems", "bold"), scores, sep="\n")
-    console.print(Text("Responses: mean tokens, and shares of all", "bold"), rates, sep="\n")
+        return [Text(one) for one in (f"{cell.problems:,}", f"{cell.samples:,}", f"{cell.length:,.0f}", *shares)]
+
+    title = "Pass@k in %, with 95 % intervals over problems"
+    _print_fitting(title, lambda *form: draw(*form, [f"Pass@{k}" for k in ks], scores_of), console)
+    title = "Responses: mean tokens, and shares of all"
+    _print_fitting(title, lambda *form: draw(*form, rates, rates_of), console)
 
 
 def _print_differences(table: Table, console: Console) -> None:
     against = table.differences[0].against
     title = f"Pass@1 minus that of {against}, in points, on the same problems (p: paired, after Holm's correction)"
-    grid = _grid("model", "on")
-    for name in ("difference", "p"):
-        grid.add_column(name, justify="right")
-    for one in table.differences:
-        difference = one.comparison.difference
-        shown = f"{100 * difference.value:+.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
-        style = "bold" if one.corrected < _SIGNIFICANT else ""
-        grid.add_row(
-            Text(plain(one.model)), Text(plain(one.column)), Text(shown, style), Text(f"{one.corrected:.2g}", style)
-        )
-    console.print(Text(plain(title), "bold"), grid, sep="\n")
+
+    def draw(narrow: bool, split: bool) -> Grid:
+        grid = _grid(narrow, "model", "on", numbers=["difference", "p"])
+        for one in table.differences:
+            difference = one.comparison.difference
+            shown = f"{100 * difference.value:+.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
+            style = "bold" if one.corrected < _SIGNIFICANT else ""
+            numbers = (Text(shown, style), Text(f"{one.corrected:.2g}", style))
+            grid.add_row(_name(one.model, split), Text(plain(one.column)), *numbers)
+        return grid
+
+    _print_fitting(title, draw, console)
 
 
-def _grid(*names: str) -> Grid:
-    grid = Grid()
+def _grid(narrow: bool, *names: str, numbers: Sequence[str]) -> Grid:
+    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False) if narrow else Grid()
     for name in names:
         grid.add_column(name, overflow="fold")
+    for name in numbers:
+        grid.add_column(Text(plain(name)), justify="right", overflow="fold")
     return grid
 
 
-def _shown(interval: Interval, lines: int = 1) -> Text:
+def _print_fitting(title: str, draw: Callable[[bool, bool], Grid], console: Console) -> None:
+    """The first form of a table that fits: wide, narrow, or narrow with long names on several lines."""
+    for form in ((False, False), (True, False), (True, True)):
+        grid = draw(*form)
+        if Measurement.get(console, console.options.update_width(_ANY_WIDTH), grid).maximum <= console.width:
+            break
+    console.print(Text(plain(title), "bold"), grid, sep="\n")
+
+
+def _name(name: str, split: bool, indent: str = "") -> Text:
+    shown = plain(name)
+    return Text(indent + (shown.replace("/", f"/\n{indent}") if split else shown))
+
+
+def _shown(interval: Interval, *, lines: int = 1, digits: int = 1) -> Text:
+    """A score with its interval behind it, or below it in fewer characters."""
     value, low, high = (100 * one for one in (interval.value, interval.low, interval.high))
-    return Text(f"{value:.1f} [{low:.1f}, {high:.1f}]" if lines == 1 else f"{value:.1f}\n[{low:.0f}, {high:.0f}]")
+    if lines == 1:
+        return Text(f"{value:.1f} [{low:.{digits}f}, {high:.{digits}f}]")
+    return Text(f"{value:.1f}\n{low:.{digits}f}-{high:.{digits}f}")
