@@ -3,13 +3,17 @@
 Arms that share all settings share their runs (see `cells.py`), so an experiment may list again what another one has.
 """
 
-from .cells import Arm, Experiment, Settings, settings
+from dataclasses import replace
+
+from .cells import Arm, Experiment, settings
 
 THREE, TWO = (0, 1, 2), (0, 1)
 # The intervention phase alone, and one update more: a run without phase 2 refuses settings of its loss.
 PHASE_1 = settings(max_steps=91, intervention_updates=90, eval_every=0)
 SIZES = ((1, 1), (2, 1), (4, 1), (4, 4), (4, 16), (4, 52))  # reviews x tokens of a correction
 TWO_STEPS = settings(updates_per_generation=2)
+# Of arms that are drawn as points, evaluations in between would cost a seventh of the time and be shown nowhere.
+ENDS = settings(eval_every=0)
 
 # The learning rate is constant and problems are fresh, so one long run is read off at several places: it may spend what
 # the judge's reading costs, and MInTRL's wall-clock.
@@ -23,24 +27,26 @@ MENTOR = Arm("MENTOR", "chains_mentor")
 # A world in which most corrected rollouts fail; see the recipe's head for why beta2 is larger there.
 HARD_GRPO = Arm("GRPO", "chains_grpo", settings(world="hard"))
 HARD_CONST, HARD_PROXY = Arm("MInTRL-Const", "chains_hard_const"), Arm("MInTRL-Proxy", "chains_hard_proxy")
+SEMI_GRPO = {"phase1_loss": "grpo", "baseline": "pooled"}
 BY_MODEL = Arm("MInTRL-Const, model as judge", "chains_teacher_judge")
 
 
 def _hard(name: str, **changes: object) -> Arm:
     """MInTRL-Const in the harder world with something changed."""
-    return Arm(name, "chains_hard_const", settings(**changes))
+    return Arm(name, "chains_hard_const", settings(**changes) + ENDS)
+
+
+def _plain(name: str, recipe: str = "quickstart", **changes: object) -> Arm:
+    """A method in the plain world with something changed."""
+    return Arm(name, recipe, settings(**changes) + ENDS)
 
 
 def _intensities(judge: str, sizes: tuple[tuple[int, int], ...] = SIZES, **changes: object) -> tuple[Arm, ...]:
     """From one review and one token to four reviews and whole solutions."""
     return tuple(
-        Arm(f"{judge}, {reviews} x {tokens}", "quickstart", _size(reviews, tokens) + settings(**changes))
+        _plain(f"{judge}, {reviews} x {tokens}", max_reviews=reviews, correction_tokens=tokens, **changes)
         for reviews, tokens in sizes
     )
-
-
-def _size(reviews: int, tokens: int) -> Settings:
-    return settings(max_reviews=reviews, correction_tokens=tokens)
 
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -112,12 +118,14 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "are wrong, so that longer corrections are wrong more often; a terse one, right in a form that the policy "
         "cannot go on with (of one token, that is the perfect one); and one whose reviews go wrong.",
         (
-            Arm("no intervention", "quickstart", settings(max_reviews=0)),
-            *_intensities("perfect"),
+            _plain("no intervention", max_reviews=0),
+            *_intensities("perfect", SIZES[:2]),
+            replace(CONST, name="perfect, 4 x 1"),
+            *_intensities("perfect", SIZES[3:]),
             *_intensities("imperfect", judge_value_error_rate=0.2),
             *_intensities("terse", SIZES[3:], judge_terse=True),
-            Arm("15 % of reviews wrong, 4 x 1", "quickstart", settings(judge_error_rate=0.15)),
-            Arm("30 % of reviews wrong, 4 x 1", "quickstart", settings(judge_error_rate=0.3)),
+            _plain("15 % of reviews wrong, 4 x 1", judge_error_rate=0.15),
+            _plain("30 % of reviews wrong, 4 x 1", judge_error_rate=0.3),
         ),
         TWO,
     ),
@@ -138,7 +146,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             _hard("30 updates of intervention", intervention_updates=30),
             _hard("interventions to the end", intervention_updates=150),
             BY_MODEL,
-            Arm("anchor of the judge, model as judge", "chains_teacher_judge", settings(anchor="judge")),
+            _plain("anchor of the judge, model as judge", "chains_teacher_judge", anchor="judge"),
         ),
         TWO,
     ),
@@ -149,31 +157,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "intervention tokens masked, or with truncated importance weights.",
         (
             GRPO,
-            Arm(
-                "on-policy, regression",
-                "quickstart",
-                settings(num_control=16, num_intervened=0),
-            ),
-            Arm("semi-on-policy, GRPO", "quickstart", settings(phase1_loss="grpo", baseline="pooled")),
-            Arm(
-                "semi-on-policy, GRPO, control baseline",
-                "quickstart",
-                settings(phase1_loss="grpo"),
-            ),
-            Arm(
-                "semi-on-policy, GRPO, masked",
-                "quickstart",
-                settings(phase1_loss="grpo", baseline="pooled", intervention_credit="masked"),
-            ),
-            Arm(
-                "semi-on-policy, GRPO, token weights",
-                "quickstart",
-                settings(phase1_loss="grpo", baseline="pooled", intervention_credit="token_weights"),
-            ),
-            Arm(
-                "semi-on-policy, GRPO, sequence weights",
-                "quickstart",
-                settings(phase1_loss="grpo", baseline="pooled", intervention_credit="sequence_weights"),
+            _plain("on-policy, regression", num_control=16, num_intervened=0),
+            _plain("semi-on-policy, GRPO", **SEMI_GRPO),
+            _plain("semi-on-policy, GRPO, control baseline", phase1_loss="grpo"),
+            *(
+                _plain(f"semi-on-policy, GRPO, {words}", **SEMI_GRPO, intervention_credit=credit)
+                for words, credit in (
+                    ("masked", "masked"),
+                    ("token weights", "token_weights"),
+                    ("sequence weights", "sequence_weights"),
+                )
             ),
             CONST,
         ),
@@ -201,12 +194,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "of an advantage, and in the harder world, where it is as large as the paper's.",
         (
             CONST,
-            Arm("placebo: cut, no correction", "quickstart", settings(judge_variant="placebo")),
-            Arm("random cut", "quickstart", settings(judge_variant="random_cut")),
-            Arm("GRPO, optimizer reset", "chains_grpo", settings(reset_optimizer_at=90)),
+            _plain("placebo: cut, no correction", judge_variant="placebo"),
+            _plain("random cut", judge_variant="random_cut"),
+            _plain("GRPO, optimizer reset", "chains_grpo", reset_optimizer_at=90),
             GRPO,
             *(
-                Arm(f"{name}, {reward} reward", recipe, settings(reward=reward))
+                _plain(f"{name}, {reward} reward", recipe, reward=reward)
                 for reward in ("random", "format")
                 for name, recipe in (("GRPO", "chains_grpo"), ("Proxy", "chains_proxy"), ("Const", "quickstart"))
             ),

@@ -182,16 +182,14 @@ class Chart {
     const {x, y, width, height} = this.scale;
     const hours = x1 > 7200,
       unit = view.clock ? (hours ? 3600 : 60) : 1;
-    for (const value of this.log ? decades(y0, y1) : ticks(y0, y1, height / 48)) {
+    const heights = this.log ? decades(y0, y1) : ticks(y0, y1, height / 48);
+    const names = labels(heights, this.spec.form);
+    for (const [number, value] of heights.entries()) {
       this.svg.append(
         drawn("line", {class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value)}),
       );
       this.svg.append(
-        drawn(
-          "text",
-          {x: MARGIN.left - 6, y: y(value) + 4, "text-anchor": "end"},
-          shown(value, this.spec.form).replace(/(\.0)? %/, "%"),
-        ),
+        drawn("text", {x: MARGIN.left - 6, y: y(value) + 4, "text-anchor": "end"}, names[number]),
       );
     }
     const places = ticks(x0 / unit, x1 / unit, width / 90).filter((value) => view.clock || Number.isInteger(value));

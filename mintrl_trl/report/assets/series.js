@@ -32,6 +32,15 @@ function ticks(low, high, count) {
   return places;
 }
 
+/** What stands at places of an axis: as few digits as tell them apart. */
+function labels(places, form) {
+  const short = places.map((value) => shown(value, form).replace(/(\.0)? %/, "%"));
+  if (new Set(short).size === short.length) return short;
+  return places.map((value) =>
+    form === "share" ? `${Number((value * 100).toPrecision(6))}%` : String(Number(value.toPrecision(6))),
+  );
+}
+
 /** Mean and spread of a group's smoothed curves at the updates that all of them have; of one run, that run's curve. */
 function mean(single) {
   if (single.length === 1) return {x: single[0].x, y: single[0].smooth};
