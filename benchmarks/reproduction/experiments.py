@@ -71,7 +71,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             Arm("MInTRL-Proxy, two steps per batch", "chains_hard_proxy", TWO_STEPS),
             Arm("MInTRL-Const, two steps per batch", "chains_hard_const", TWO_STEPS),
         ),
-        THREE,
+        TWO,
     ),
     Experiment(
         "table2",
