@@ -3,6 +3,8 @@
 It shows what `calibration` found and decides nothing. Invariant: a share or a difference stands with its interval.
 """
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +14,8 @@ from ..calibration.pilot import Pilot
 from ..calibration.result import Calibration
 from ..evaluation.intervals import Interval
 from .data_report import plain
+from .grids import grid as new_grid
+from .grids import print_fitting
 
 
 def print_calibration(found: Calibration, console: Console) -> None:
@@ -35,41 +39,44 @@ def print_calibration(found: Calibration, console: Console) -> None:
 
 
 def _print_gains(found: Calibration, console: Console) -> None:
-    grid = _grid("right", "gain in points", "p", "rescued", "judge's tokens", "kappa")
+    rows = []
     for pilot in found.pilots:
         gain = pilot.gain.difference
         shown = f"{100 * gain.value:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
         cells = [f"{pilot.reward.value:.1%}", shown, f"{pilot.gain.p_value:.2g}", f"{pilot.rescued:.1%}"]
         kappa = "-" if pilot.kappa is None else f"{pilot.kappa:.4f}"
-        _add(grid, pilot, found, *cells, f"{pilot.off_policy_share:.2%}", kappa)
+        rows.append([*cells, f"{pilot.off_policy_share:.2%}", kappa])
     title = "What interventions bring (rescued: problems without a right control; gain: with its 95 % interval)"
-    console.print(Text(title, "bold"), grid, sep="\n")
+    _print(title, ("right", "gain in points", "p", "rescued", "judge's tokens", "kappa"), rows, found, console)
 
 
 def _print_work(found: Calibration, console: Console) -> None:
-    grid = _grid("reviews", "revised", "corrections", "wasted", "s / review", "s / correction")
+    rows = []
     for pilot in found.pilots:
         metrics = pilot.metrics
         seconds = [metrics.get(f"seconds/{name}") for name in ("review", "correction")]
         cells = [f"{metrics['judge/reviews']:.2f}", f"{metrics['judge/revise_rate']:.1%}"]
         cells += [f"{metrics['judge/interventions']:.2f}", f"{pilot.thrown_away:.1%}"]
-        _add(grid, pilot, found, *cells, *("-" if value is None else f"{value:.2g}" for value in seconds))
+        rows.append([*cells, *("-" if value is None else f"{value:.2g}" for value in seconds)])
     title = "What they take, per rollout (revised: of reviews; wasted: policy tokens cut or read ahead in vain)"
-    console.print(Text(title, "bold"), grid, sep="\n")
+    _print(title, ("reviews", "revised", "corrections", "wasted", "s / review", "s / correction"), rows, found, console)
 
 
-def _grid(*names: str) -> Table:
-    grid = Table()
-    for name in ("budget", *names):
-        grid.add_column(name, justify="right", overflow="fold")
-    return grid
+def _print(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], found: Calibration, console: Console
+) -> None:
+    """A table of pilots: chunk, reviews and correction, as the paper writes budgets, and what was counted of each."""
 
+    def draw(narrow: bool) -> Table:
+        grid = new_grid([], ["budget", *heads], narrow=narrow)
+        for pilot, row in zip(found.pilots, rows, strict=True):
+            budget = pilot.budget
+            name = f"({budget.chunk_tokens}, {budget.max_reviews}, {budget.correction_tokens})"
+            grid.add_row(name, *row, style="bold green" if pilot is found.choice.pilot else None)
+        return grid
 
-def _add(grid: Table, pilot: Pilot, found: Calibration, *cells: str) -> None:
-    """A line that begins with chunk, reviews and correction, as the paper writes budgets."""
-    budget = pilot.budget
-    name = f"({budget.chunk_tokens}, {budget.max_reviews}, {budget.correction_tokens})"
-    grid.add_row(name, *cells, style="bold green" if pilot is found.choice.pilot else None)
+    console.print(Text(title, "bold"))
+    print_fitting((draw(narrow) for narrow in (False, True)), console)
 
 
 def _print_cost(pilot: Pilot, console: Console) -> None:

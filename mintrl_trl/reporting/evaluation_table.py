@@ -7,15 +7,15 @@ without its interval, a choice that looked at the test sets says so, and no name
 
 from collections.abc import Callable, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
 from ..evaluation.intervals import Interval
 from ..evaluation.table import Cell, Table
 from .data_report import plain
+from .grids import grid as new_grid
+from .grids import in_parts, print_fitting
 
 _RULES = {
     "best average": "best average (chosen on the test sets, as the paper's main tables are)",
@@ -23,7 +23,7 @@ _RULES = {
     "held-out": "best on held-out problems",
 }
 _SIGNIFICANT = 0.05
-_ANY_WIDTH = 10_000  # characters, to measure what a table would take
+_FORMS = ((False, False), (True, False), (True, True))  # narrow, and with long names in parts
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -47,14 +47,14 @@ def _print_scores(table: Table, domain: str, names: Sequence[str], models: Seque
     averages = {average.model: average for average in table.averages if average.domain == domain}
 
     def draw(narrow: bool, split: bool) -> Grid:
-        grid = _grid(narrow, "model", numbers=[*names, *(["average"] if len(names) > 1 else [])])
+        grid = new_grid(["model"], [*names, *(["average"] if len(names) > 1 else [])], narrow=narrow)
         for model in models:
             scores = [cells[model, name].pass_at[1] for name in names]
             scores += [averages[model].pass_at[1]] if len(names) > 1 else []
             grid.add_row(_name(model, split), *(_shown(one, lines=2 if narrow else 1) for one in scores))
         return grid
 
-    _print_fitting(f"{domain}: Pass@1 in %, with 95 % intervals over problems", draw, console)
+    _print(f"{domain}: Pass@1 in %, with 95 % intervals over problems", draw, console)
 
 
 def _print_details(cells: Sequence[Cell], models: int, console: Console) -> None:
@@ -63,7 +63,7 @@ def _print_details(cells: Sequence[Cell], models: int, console: Console) -> None
     rates = ("problems", "samples", "tokens", "truncated", "no answer", "unscored")
 
     def draw(narrow: bool, split: bool, numbers: Sequence[str], shown: Callable[[Cell], Sequence[Text]]) -> Grid:
-        grid, last = _grid(narrow, "benchmark", numbers=numbers), None
+        grid, last = new_grid(["benchmark"], numbers, narrow=narrow), None
         for cell in sorted(cells, key=lambda cell: cell.benchmark):
             if models > 1 and cell.benchmark != last:  # a line of its own, and its models below
                 last = cell.benchmark
@@ -81,9 +81,9 @@ def _print_details(cells: Sequence[Cell], models: int, console: Console) -> None
         return [Text(one) for one in (f"{cell.problems:,}", f"{cell.samples:,}", f"{cell.length:,.0f}", *shares)]
 
     title = "Pass@k in %, with 95 % intervals over problems"
-    _print_fitting(title, lambda *form: draw(*form, [f"Pass@{k}" for k in ks], scores_of), console)
+    _print(title, lambda *form: draw(*form, [f"Pass@{k}" for k in ks], scores_of), console)
     title = "Responses: mean tokens, and shares of all"
-    _print_fitting(title, lambda *form: draw(*form, rates, rates_of), console)
+    _print(title, lambda *form: draw(*form, rates, rates_of), console)
 
 
 def _print_differences(table: Table, console: Console) -> None:
@@ -91,7 +91,7 @@ def _print_differences(table: Table, console: Console) -> None:
     title = f"Pass@1 minus that of {against}, in points, on the same problems (p: paired, after Holm's correction)"
 
     def draw(narrow: bool, split: bool) -> Grid:
-        grid = _grid(narrow, "model", "on", numbers=["difference", "p"])
+        grid = new_grid(["model", "on"], ["difference", "p"], narrow=narrow)
         for one in table.differences:
             difference = one.comparison.difference
             shown = f"{100 * difference.value:+.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
@@ -100,30 +100,16 @@ def _print_differences(table: Table, console: Console) -> None:
             grid.add_row(_name(one.model, split), Text(plain(one.column)), *numbers)
         return grid
 
-    _print_fitting(title, draw, console)
+    _print(title, draw, console)
 
 
-def _grid(narrow: bool, *names: str, numbers: Sequence[str]) -> Grid:
-    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False) if narrow else Grid()
-    for name in names:
-        grid.add_column(name, overflow="fold")
-    for name in numbers:
-        grid.add_column(Text(plain(name)), justify="right", overflow="fold")
-    return grid
-
-
-def _print_fitting(title: str, draw: Callable[[bool, bool], Grid], console: Console) -> None:
-    """The first form of a table that fits: wide, narrow, or narrow with long names on several lines."""
-    for form in ((False, False), (True, False), (True, True)):
-        grid = draw(*form)
-        if Measurement.get(console, console.options.update_width(_ANY_WIDTH), grid).maximum <= console.width:
-            break
-    console.print(Text(plain(title), "bold"), grid, sep="\n")
+def _print(title: str, draw: Callable[[bool, bool], Grid], console: Console) -> None:
+    console.print(Text(plain(title), "bold"))
+    print_fitting((draw(*form) for form in _FORMS), console)
 
 
 def _name(name: str, split: bool, indent: str = "") -> Text:
-    shown = plain(name)
-    return Text(indent + (shown.replace("/", f"/\n{indent}") if split else shown))
+    return in_parts(name, indent) if split else Text(indent + plain(name))
 
 
 def _shown(interval: Interval, *, lines: int = 1, digits: int = 1) -> Text:

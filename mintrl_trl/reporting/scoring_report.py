@@ -13,27 +13,29 @@ from rich.text import Text
 from ..evaluation.benchmarks import LoadedBenchmark
 from ..evaluation.known_responses import ScoringCheck
 from .data_report import plain
+from .grids import grid as new_grid
+from .grids import in_parts, print_fitting
 
 
 def print_scoring(
     benchmarks: Sequence[LoadedBenchmark], checks: Sequence[ScoringCheck], console: Console, examples: int
 ) -> None:
     """Print what became of known responses, with at most `examples` wrong scores of each benchmark."""
-    table = Table()
-    table.add_column("benchmark", no_wrap=True)
-    table.add_column("from", overflow="fold")
-    table.add_column("problems", justify="right")
-    table.add_column("right responses solved", justify="right")
-    table.add_column("empty responses solved", justify="right")
-    for benchmark, check in zip(benchmarks, checks, strict=True):
-        table.add_row(
-            check.name,
-            Text(plain(benchmark.source)),
-            f"{check.problems:,}",
-            _share(check.right_solved, check.right, wanted=check.right),
-            _share(check.empty_solved, check.problems, wanted=0),
-        )
-    console.print(table)
+
+    def draw(narrow: bool) -> Table:
+        heads = (["benchmark", "from"], ["problems", "right solved", "empty solved"])
+        grid = new_grid(*heads, narrow=narrow)
+        for benchmark, check in zip(benchmarks, checks, strict=True):
+            grid.add_row(
+                Text(plain(check.name)),
+                in_parts(benchmark.source) if narrow else Text(plain(benchmark.source)),
+                f"{check.problems:,}",
+                _share(check.right_solved, check.right, wanted=check.right),
+                _share(check.empty_solved, check.problems, wanted=0),
+            )
+        return grid
+
+    print_fitting((draw(narrow) for narrow in (False, True)), console)
     for check in checks:
         for score in check.wrong_scores[:examples]:
             line = Text(f"  {check.name} ").append(plain(score.problem), "cyan")
