@@ -75,6 +75,12 @@ def test_row_in_the_trainers_form_keeps_its_prompt(tmp_path):
     assert unasked["question"] == "6 times 7?"
 
 
+@pytest.mark.parametrize(("number", "text"), [(42, "42"), (-7, "-7"), (0, "0"), (10**400, f"1{'0' * 400}")])
+def test_a_whole_number_is_an_answer(tmp_path, number, text):
+    path = write(tmp_path, MATH | {"answer": number}, {"prompt": "6 times 7?", "answer": number})
+    assert [row["answer"] for row in load_rows(path, task="math")] == [text, text]
+
+
 def test_code_row(tmp_path):
     (row,) = load_rows(write(tmp_path, CODE), task="code")
     assert row["question"].endswith("tests such as:\n```python\nassert add(1, 2) == 3\n```")
@@ -125,7 +131,13 @@ def test_blank_lines_limit_and_gzip(tmp_path):
         (MATH | {"problem": "  "}, "problem", "'  '. Allowed: text that is not empty. Fix: fill it in"),
         (without(MATH, "answer"), "answer", "None. Allowed"),
         (MATH | {"answer": ""}, "answer", "''. Allowed"),
-        (MATH | {"answer": 42}, "answer", '42. Allowed: text that is not empty. Fix: write it as text, such as "42"'),
+        (
+            MATH | {"answer": 4.5},
+            "answer",
+            '4.5. Allowed: text that is not empty. Fix: write it as text, such as "4.5',
+        ),
+        (MATH | {"answer": True}, "answer", "True. Allowed: text that is not empty"),
+        ({"prompt": "p", "answer": False}, "answer", "False. Allowed: text that is not empty"),
         (MATH | {"answer": ["42"]}, "answer", "['42']"),
         (MATH | {"solution": ["step"]}, "solution", "['step']. Allowed: text or nothing"),
         (MATH | {"id": 7}, "id", '7. Allowed: text that is not empty. Fix: write it as text, such as "rows/2"'),

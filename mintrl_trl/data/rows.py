@@ -61,7 +61,7 @@ def math_row(
         where (`str`): File and line, or row, for messages.
         id (`str`): Name of the row.
         problem (`str`): The problem in words.
-        answer (`str`): The final answer, short.
+        answer (`str` or `int`): The final answer, short; a whole number becomes its digits.
         solution (`str`, *optional*): A worked solution; it becomes the privileged context.
         instruction (`str`, *optional*): Text after the problem in the prompt.
 
@@ -75,7 +75,7 @@ def math_row(
     return {
         "prompt": user_prompt(question, instruction),
         "question": question,
-        "answer": required_text(where, "answer", answer),
+        "answer": required_text(where, "answer", _digits(answer)),
         "privileged_context": optional_text(where, "solution", solution),
         "id": id,
     }
@@ -162,7 +162,8 @@ def ready_row(where: str, *, id: str, row: Mapping[str, Any], needs_answer: bool
     Args:
         where (`str`): File and line, or row, for messages.
         id (`str`): Name of the row.
-        row (`Mapping`): `prompt` (text or messages), `answer`, and optionally `question` and `privileged_context`.
+        row (`Mapping`): `prompt` (text or messages), `answer` (text or a whole number), and optionally `question` and
+            `privileged_context`.
         needs_answer (`bool`): Whether `answer` has to be there.
 
     Returns:
@@ -179,7 +180,7 @@ def ready_row(where: str, *, id: str, row: Mapping[str, Any], needs_answer: bool
         asked = "\n\n".join(text for text, message in zip(texts, prompt, strict=True) if message["role"] == "user")
     else:
         asked = required_text(where, "prompt", prompt)
-    answer = row.get("answer")
+    answer = _digits(row.get("answer"))
     return {
         "prompt": prompt,
         "question": optional_text(where, "question", row.get("question")) or asked,
@@ -280,6 +281,11 @@ def optional_text(where: str, field: str, value: Any) -> str | None:
     if not isinstance(value, str):
         raise DataError(where, field, value, "text or nothing", "write it as a string, or leave it out")
     return value.rstrip().lstrip("\r\n") or None
+
+
+def _digits(answer: Any) -> Any:
+    """A whole number as text, anything else as it is: `15` can be written in one way alone, unlike `0.5` or `true`."""
+    return str(answer) if isinstance(answer, int) and not isinstance(answer, bool) else answer
 
 
 def _code_question(task: str, entry_point: str, tests: list[dict[str, Any]], starter_code: str | None) -> str:

@@ -13,7 +13,7 @@ A file may hold, one JSON object a line (`.jsonl`, or `.jsonl.gz`):
 | `code` | `prompt` (messages, kept), `tests`, `entry_point`, `compare`, optionally the other columns of `rows.py` |
 | `math`, `chains` | `prompt` (text or messages, kept), `answer`, optionally `id`, `question`, `privileged_context` |
 
-Other columns are left out. `rows.py` lists the columns that come out.
+A whole number as `answer` becomes text. Other columns are left out. `rows.py` lists the columns that come out.
 """
 
 import contextlib
