@@ -21,7 +21,7 @@ from . import trl_seams
 from .config_combinations import check_weight_sync
 from .errors import ConfigError
 from .generation.nccl_sync import NCCLSync
-from .generation.recovery import Recovery, first_ready
+from .generation.recovery import Outage, Recovery, first_ready
 from .generation.server import LOST_KINDS, ServerError
 from .generation.server_sync import ServerSync, WeightSync
 from .generation.servers import SeveralServers, SyncToAll
@@ -169,6 +169,10 @@ class ServedPolicy:
         """
         for generator in self._generators:
             generator.recovery.restore()
+
+    def outages(self) -> list[Outage]:
+        """The servers that this process waits for at this moment; may be asked on any thread."""
+        return [outage for one in self._generators if (outage := one.recovery.outage) is not None]
 
     def waiting_for(self, urls: Sequence[str]) -> Callable[[], Awaitable[None]] | None:
         """How a judge waits for those of the policy's servers that it is asked at; `None` where it has its own.

@@ -25,7 +25,14 @@ def live_progress(trainer: "MInTRLTrainer", progress: Callable[[], Progress], la
     args = trainer.args
     doors = {"policy": ", ".join(args.server_urls), "judge": args.judge_base_url or ""}
     show = trainer.accelerator.is_main_process and args.show_progress
-    return LiveProgress(progress, label, enabled=show, stall_seconds=float(args.stall_seconds), doors=doors)
+    served = trainer.policy.served
+
+    def away() -> list[str]:
+        outages = [] if served is None else served.outages()
+        return [f"{one.server}, {one.seconds:.0f} of {one.limit_seconds:.0f} s" for one in outages]
+
+    stall_seconds = float(args.stall_seconds)
+    return LiveProgress(progress, label, enabled=show, stall_seconds=stall_seconds, doors=doors, away=away)
 
 
 def watchdog(trainer: "MInTRLTrainer") -> Watchdog:

@@ -70,6 +70,14 @@ def test_line_says_everything_that_moves():
     )
 
 
+def test_line_names_servers_that_are_waited_for():
+    away = ["http://a:8000, 90 of 200 s"]
+    display = LiveProgress(Clock(), "update 3", console=plain(), away=lambda: away)
+    assert display.line(START).startswith("update 3: 37/128 rollouts · waiting for http://a:8000, 90 of 200 s · 1,212")
+    away.clear()
+    assert "waiting" not in display.line(START)
+
+
 def test_line_of_controls_names_no_review():
     snapshot = replace(START, chunks=1, reviews=0, reviews_in_flight=0, revisions=0, no_verdicts=0, finished=0)
     line = LiveProgress(Clock(), "evaluation", console=plain()).line(snapshot)

@@ -155,6 +155,36 @@ def test_a_wait_is_counted_by_its_kind_and_its_seconds_in_vain_too(server, tmp_p
     assert 0.4 <= counted["server/seconds_lost"] < 4
 
 
+def test_a_wait_can_be_looked_at_while_it_lasts(server, tmp_path):
+    policy, seen = synced(server, tmp_path), []
+    outage = policy.recovery.outage
+    assert outage is None
+    server.faults["/weight_info"].append(Status(503, "starting"))
+    server.faults[HEALTH].extend([Status(503, "loading the model")] * 2)
+
+    async def look():
+        while not seen:
+            seen.extend([policy.recovery.outage] if policy.recovery.outage else [])
+            await asyncio.sleep(0.01)
+
+    async def run():
+        try:
+            async with asyncio.timeout(10):
+                _, tokens = await asyncio.gather(look(), _listed(policy.stream([2], 99, 0)))
+            return tokens
+        finally:
+            await policy.aclose()
+
+    assert asyncio.run(run()) == [1, 0]
+    assert (seen[0].server, seen[0].limit_seconds) == (server.url, 5.0)
+    assert 0 <= seen[0].seconds < 5
+    assert policy.recovery.outage is None
+
+
+async def _listed(stream) -> list[int]:
+    return [token.id async for token in stream]
+
+
 def test_a_server_that_stays_away_is_an_error_at_the_limit(server, tmp_path):
     policy = synced(server, tmp_path, wait_seconds=0.7)
     server.faults["/weight_info"].extend([Status(503, "starting")] * 99)

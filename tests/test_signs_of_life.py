@@ -2,9 +2,12 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 
+from mintrl_trl.generation.recovery import Outage
 from mintrl_trl.reporting.watchdog import Watchdog
 from mintrl_trl.rollouts.progress import Tally
+from mintrl_trl.signs_of_life import live_progress
 from mintrl_trl.step_metrics import StepClock
 from tests.trainers import ROWS, HashGenerator, make_trainer
 
@@ -57,6 +60,19 @@ def test_calls_are_told_by_kind_with_the_longest_wait():
         assert (second.call, second.number, second.row) == ("policy", 1, 1)
         assert first.seconds >= second.seconds >= 0.0
     assert tally.snapshot().waiting == ()
+
+
+def test_the_live_line_names_servers_that_are_away():
+    outages = [Outage("http://a:8000", 89.6, 200.0), Outage("http://b:8000", 3.0, 200.0)]
+    args = SimpleNamespace(server_urls=["http://a:8000"], judge_base_url=None, show_progress=True, stall_seconds=120)
+    policy = SimpleNamespace(served=SimpleNamespace(outages=lambda: outages))
+    accelerator = SimpleNamespace(is_main_process=True)
+    trainer = SimpleNamespace(args=args, policy=policy, accelerator=accelerator)
+    tally = Tally()
+    line = live_progress(trainer, tally.snapshot, "update 3").line(tally.snapshot())
+    assert " · waiting for http://a:8000, 90 of 200 s and http://b:8000, 3 of 200 s · " in line
+    policy.served = None
+    assert "waiting" not in live_progress(trainer, tally.snapshot, "update 3").line(tally.snapshot())
 
 
 def held_up(event: threading.Event):

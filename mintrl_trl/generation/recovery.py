@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ..errors import ServerLostError
 from .server import ServerControl, ServerError
@@ -22,6 +23,21 @@ logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 2.0  # a server loads its model for longer than that
 _PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A wait for a server that lasts.
+
+    Args:
+        server (`str`): Its address.
+        seconds (`float`): How long it has been waited for.
+        limit_seconds (`float`): How long it will be at most.
+    """
+
+    server: str
+    seconds: float
+    limit_seconds: float
 
 
 class Recovery:
@@ -44,6 +60,7 @@ class Recovery:
         self.faults: Counter[str] = Counter()
         self._control, self._restore = control, restore
         self._heard = -math.inf
+        self._away_since: float | None = None
         self._gates: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
 
     def heard(self) -> None:
@@ -53,6 +70,12 @@ class Recovery:
     def lost(self) -> None:
         """A request failed as it does where there is no server any more."""
         self._heard = -math.inf
+
+    @property
+    def outage(self) -> Outage | None:
+        """The wait that lasts at this moment, on whichever thread; `None` where the server is there."""
+        since = self._away_since
+        return None if since is None else Outage(self._control.root, time.monotonic() - since, self.wait_seconds)
 
     async def ready(self) -> None:
         """Return when a request may be sent.
@@ -95,9 +118,15 @@ class Recovery:
     def _outage(self) -> Iterator[Callable[[ServerError], None]]:
         """Around a wait: what it is told first is counted, and the seconds from there on, however the wait ends."""
         started, faults = time.monotonic(), []
+
+        def on_fault(fault: ServerError) -> None:
+            faults.append(fault)
+            self._away_since = started
+
         try:
-            yield faults.append
+            yield on_fault
         finally:
+            self._away_since = None
             if faults:
                 self.faults[faults[0].kind] += 1
                 self.seconds_lost += time.monotonic() - started

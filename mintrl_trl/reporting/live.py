@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.control import Control
@@ -43,6 +43,8 @@ class LiveProgress:
         noun (`str`, *optional*, defaults to `"rollouts"`): What they are called. Others have no chunks.
         doors (`Mapping[str, str]`, *optional*): Who is behind a call, for the warning: an address or a name, by
             `"policy"` and `"judge"`.
+        away (`Callable[[], Sequence[str]]`, *optional*): Servers that are lost and waited for at this moment, in words;
+            the line names them.
 
     Examples:
 
@@ -66,9 +68,11 @@ class LiveProgress:
         time_left: bool = False,
         noun: str = "rollouts",
         doors: Mapping[str, str] | None = None,
+        away: Callable[[], Sequence[str]] = tuple,
     ):
         self._progress, self._label, self._time_left, self._noun = progress, label, time_left, noun
         self._doors = {} if doors is None else doors
+        self._away = away
         self._console = console if console is not None else Console(file=sys.stderr)
         self._on_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
         self._interval = refresh_seconds if self._on_terminal else min(heartbeat_seconds, stall_seconds) / _LOOKS
@@ -109,6 +113,8 @@ class LiveProgress:
     def line(self, snapshot: Progress) -> str:
         """One line about `snapshot`; tokens/s is the rate since the snapshots of the last ten seconds."""
         parts = [f"{self._label}: {snapshot.finished}/{snapshot.total} {self._noun}"]
+        if away := self._away():  # near the line's beginning, which every terminal has room for
+            parts.append(f"waiting for {' and '.join(away)}")
         if self._time_left and snapshot.finished:
             left = snapshot.seconds * (snapshot.total - snapshot.finished) / snapshot.finished
             parts.append(f"about {_duration(left)} left")
