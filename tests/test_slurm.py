@@ -16,8 +16,14 @@ RECORD = 'printf "%s\\0" "$NODE" "$0" "$@" >> "$CALLS"; printf "\\n" >> "$CALLS"
 STUBS = {
     "scontrol": "echo node1; echo node2\n",
     "srun": 'while [[ $1 == --* ]]; do [[ $1 != --nodelist=* ]] || export NODE=${1#*=}; shift; done\nexec "$@"\n',
-    "mintrl": RECORD + '[ "$1" = serve ] && exec sleep 60\n[ "$1" != doctor ] || exit "${DOCTOR:-0}"\n',
-    "accelerate": RECORD + "exit 3\n",
+    # A server runs until the file that is named after it appears.
+    "mintrl": RECORD + 'if [ "$1" = serve ]; then\n'
+    'for _ in {1..600}; do [ ! -e "$CALLS.$2" ] || break; sleep 0.1; done; rm -f "$CALLS.$2"; exit 0\n'
+    'fi\n[ "$1" != doctor ] || exit "${DOCTOR:-0}"\n',
+    # As often as LOST says, it ends as it does where a server was lost; those named in ENDED have ended by then.
+    "accelerate": RECORD + '[ "$(grep -ac launch "$CALLS")" -le "${LOST:-0}" ] || exit 3\n'
+    'for name in ${ENDED:-}; do touch "$CALLS.$name"; while [ -e "$CALLS.$name" ]; do sleep 0.1; done; done\n'
+    'sleep 0.3; echo "${LAST_WORDS:-returned non-zero exit status 75.}" >&2; exit 1\n',
     # A server answers once it has started: the second one, on the port after, is the second call.
     "curl": 'case "$*" in *"${DOWN:-none}"*) exit 7;; esac\n'
     '[ "$no_proxy" = node2,example.org ] && [ "$NO_PROXY" = "$no_proxy" ] || exit 7\n'
@@ -105,6 +111,29 @@ def test_a_server_that_never_comes_up_ends_the_job(tmp_path):
     code, calls = run_script(tmp_path, DOWN=":8000/health", WAIT="10")
     assert code == 1
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("words", ["died with exit status 75.", "  exitcode  : 75 (pid: 7)"])
+def test_training_goes_on_where_a_server_was_lost(tmp_path, words):
+    code, calls = run_script(tmp_path, "--seed", "3", LOST="2", ENDED="policy", LAST_WORDS=words)
+    assert code == 3  # what it ends with then
+    served = [words[2] for _, words in calls if words[:2] == ["mintrl", "serve"]]
+    assert served == ["policy", "judge", "policy", "policy"], "one that runs is not started again"
+    launched = [words for _, words in calls if words[0] == "accelerate"]
+    assert len(launched) == 3
+    assert launched[0][-2:] == ["--seed", "3"]
+    for words in launched[1:]:
+        READERS["accelerate"](words[1:])
+        assert words[-2:] == ["--resume_from_checkpoint", "last"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "launches"), [({"RESTARTS": "1"}, 2), ({"RESTARTS": "0"}, 1), ({"LAST_WORDS": "exit status 1."}, 1)]
+)
+def test_training_does_not_go_on_for_ever_or_after_other_errors(tmp_path, variables, launches):
+    code, calls = run_script(tmp_path, LOST="9", **variables)
+    assert code == 1
+    assert sum(words[0] == "accelerate" for _, words in calls) == launches
 
 
 def test_its_heading_and_its_lines_for_slurm():
