@@ -6,9 +6,8 @@ import threading
 import time
 
 import pytest
-from datasets import Dataset
 
-from mintrl_trl import GenerationError, MInTRLConfig, MInTRLTrainer
+from mintrl_trl import GenerationError, MInTRLTrainer
 from mintrl_trl.checkpoints import list_checkpoints
 from mintrl_trl.errors import JudgeLostError, ServerLostError
 from mintrl_trl.judges.llm import LLMJudge
@@ -18,19 +17,12 @@ from mintrl_trl.rollouts.rollout import Author
 
 from .fake_vllm import FakeVLLM, events
 from .fault_proxy import Answer, Change, Cut, FaultProxy, Garbage, Silence
-from .tiny_qwen import cached_qwen, qwen_tokenizer
-from .trainers import RejectLastStep, parity_reward, settings
+from .served import COMPLETIONS, END, MODEL, RELOAD, served_trainers
+from .tiny_qwen import cached_qwen
+from .trainers import parity_reward
 
 pytestmark = pytest.mark.slow
-MODEL = "tiny/qwen3"
-END = qwen_tokenizer().eos_token_id
-COMPLETIONS, CHAT, RELOAD, HEALTH, WEIGHTS = (
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/collective_rpc",
-    "/health",
-    "/weight_info",
-)
+CHAT, HEALTH, WEIGHTS = "/v1/chat/completions", "/health", "/weight_info"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,32 +59,16 @@ def proxy(server, monkeypatch):
 @pytest.fixture
 def train(proxy):
     """Makes trainers whose server is the proxy, and closes them."""
-    trainers = []
+    with served_trainers(proxy.url) as served:
 
-    def make(folder, reward=parity_reward, judge=None, **overrides) -> MInTRLTrainer:
-        overrides = {
-            "use_vllm": True,
-            "vllm_server_base_url": proxy.url,
-            "vllm_server_timeout": 2.0,
-            "max_completion_length": 24,
-            "save_strategy": "steps",
-            "save_steps": 50,
-        } | overrides
-        trainer = MInTRLTrainer(
-            MODEL,
-            reward_funcs=reward,
-            args=MInTRLConfig(str(folder), **settings(**overrides)),
-            train_dataset=Dataset.from_list([{"prompt": f"{i}+1="} for i in range(8)]),
-            judge=judge if judge is not None else RejectLastStep(),
-        )
-        for generator in trainer.policy.served._generators:
-            generator.silence_seconds, generator.seconds_per_token = 2.0, 0.0
-        trainers.append(trainer)
-        return trainer
+        def make(folder, reward=parity_reward, judge="reject", **overrides) -> MInTRLTrainer:
+            overrides = {"vllm_server_timeout": 2.0, "save_strategy": "steps", "save_steps": 50} | overrides
+            trainer = served(folder, reward=reward, judge_object=judge, **overrides)
+            for generator in trainer.policy.served._generators:
+                generator.silence_seconds, generator.seconds_per_token = 2.0, 0.0
+            return trainer
 
-    yield make
-    for trainer in trainers:
-        trainer.close()
+        yield make
 
 
 def after_the_first_update(do):

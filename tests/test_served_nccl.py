@@ -1,20 +1,19 @@
 """Training against a policy server that takes its weights by name, over gloo where a run has NCCL."""
 
+from functools import partial
+
 import pytest
 import torch
-from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file
 
-from mintrl_trl import ConfigError, GenerationError, MInTRLConfig, MInTRLTrainer, served_policy, training_rows
+from mintrl_trl import ConfigError, GenerationError, served_policy, training_rows
 
 from .fake_vllm import CUT, Status, events
-from .test_served_policy import COMPLETIONS, Snapshots, posts, write
+from .served import COMPLETIONS, MODEL, Snapshots, posts, served_trainers, write
 from .tiny_qwen import cached_qwen
-from .trainers import RejectLastStep, parity_reward, settings
 from .weight_receiver import Channel, Receiver
 
-MODEL = "tiny/qwen3"
 INIT, UPDATE = "/init_weight_transfer_engine", "/update_weights"
 SYNC = ["/update_weight_version", "/reset_prefix_cache", "/start_weight_update", UPDATE, "/finish_weight_update",
         "/reset_prefix_cache", "/update_weight_version"]  # fmt: skip
@@ -45,33 +44,13 @@ def channel(monkeypatch):
 @pytest.fixture
 def train(server, channel, tmp_path):
     """Makes trainers and closes them."""
-    trainers = []
-
-    def make(**overrides):
-        trainers.append(made(server, tmp_path, **overrides))
-        return trainers[-1]
-
-    yield make
-    for trainer in trainers:
-        trainer.close()
+    with served_trainers(server.url) as make:
+        yield partial(make, tmp_path, weight_sync="nccl", use_cpu=False, dataloader_pin_memory=False)
 
 
 @pytest.fixture
 def trainer(train):
     return train()
-
-
-def made(server, folder, **options):
-    server_settings = {"use_vllm": True, "vllm_server_base_url": server.url, "weight_sync": "nccl"}
-    server_settings |= {"use_cpu": False, "dataloader_pin_memory": False}
-    return MInTRLTrainer(
-        MODEL,
-        reward_funcs=parity_reward,
-        args=MInTRLConfig(str(folder), **settings(max_completion_length=24, **server_settings)),
-        train_dataset=Dataset.from_list([{"prompt": f"{i}+1="} for i in range(8)]),
-        judge=RejectLastStep(),
-        **options,
-    )
 
 
 def test_the_weights_of_every_update_arrive_as_a_checkpoint_would_hold_them(server, channel, trainer, tmp_path):

@@ -1,34 +1,25 @@
 """Training against a policy server: which weights it had when, and what happens where it refuses them."""
 
 import time
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file
-from transformers import TrainerCallback
 
-from mintrl_trl import ConfigError, GenerationError, MInTRLConfig, MInTRLTrainer
+from mintrl_trl import ConfigError, GenerationError
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author
 
 from .fake_vllm import CUT, FakeVLLM, Status, events
-from .tiny_qwen import cached_qwen, qwen_tokenizer
-from .trainers import RejectLastStep, assert_same_weights, parity_reward, settings, weights
+from .served import COMPLETIONS, LOAD_ADAPTER, MODEL, RELOAD, Snapshots, posts, served_trainers, write
+from .tiny_qwen import cached_qwen
+from .trainers import assert_same_weights, weights
 
-MODEL = "tiny/qwen3"
-END = qwen_tokenizer().eos_token_id
-COMPLETIONS, RELOAD, LOAD_ADAPTER = "/v1/completions", "/collective_rpc", "/v1/load_lora_adapter"
 CHECKPOINT_SYNC = ["/update_weight_version", "/reset_prefix_cache", RELOAD, "/reset_prefix_cache"]
-
-
-def write(body: dict) -> list[dict]:
-    """Letters, of a number that depends on the seed, and the end."""
-    length = min(body["max_tokens"], 5 + body["seed"] % 4)
-    return events(body["prompt"], [*range(65, 64 + length), END], size=length)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,50 +35,15 @@ def server():
         yield fake
 
 
-class Snapshots(TrainerCallback):
-    """The weights before training and after each update."""
-
-    def __init__(self):
-        self.taken = []
-
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self.taken.append({name: value.detach().clone() for name, value in model.named_parameters()})
-
-    on_step_end = on_train_begin
-
-
 @pytest.fixture
 def train(server, tmp_path):
     """Makes trainers on the server and closes them; then no connection may be left."""
-    trainers = []
-
-    def make(**overrides) -> MInTRLTrainer:
-        peft_config = overrides.pop("peft_config", None)
-        overrides = {"use_vllm": True, "vllm_server_base_url": server.url, "max_completion_length": 24} | overrides
-        trainer = MInTRLTrainer(
-            MODEL,
-            reward_funcs=parity_reward,
-            args=MInTRLConfig(str(tmp_path), **settings(**overrides)),
-            train_dataset=Dataset.from_list([{"prompt": f"{i}+1="} for i in range(8)]),
-            judge=RejectLastStep(),
-            peft_config=peft_config,
-        )
-        trainers.append(trainer)
-        return trainer
-
-    yield make
-    for trainer in trainers:
-        trainer.close()
+    with served_trainers(server.url) as make:
+        yield partial(make, tmp_path)
     deadline = time.monotonic() + 5
     while server.open_connections and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server.open_connections == 0
-
-
-def posts(server: FakeVLLM) -> list[str]:
-    """Paths of what the server was told, the completions of one batch as one."""
-    paths = [seen.path for seen in server.seen if seen.method == "POST"]
-    return [path for path, group in groupby(paths) for _ in ([0] if path == COMPLETIONS else group)]
 
 
 def test_full_weights_reach_the_server_before_each_batch(server, train, tmp_path):

@@ -1,32 +1,25 @@
 """The self-judge over HTTP: whose weights it asks, what it knows, what its corrections are, what it may spend."""
 
 import json
+from functools import partial
 
 import pytest
-from datasets import Dataset
 from peft import LoraConfig
 
-from mintrl_trl import ConfigError, JudgeError, LLMJudge, MInTRLConfig, MInTRLTrainer
+from mintrl_trl import ConfigError, JudgeError, LLMJudge
 from mintrl_trl.judges.llm import ReplyForm
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author
 
-from .fake_vllm import FakeVLLM, events
+from .fake_vllm import FakeVLLM
+from .served import COMPLETIONS, MODEL, served_trainers, write
 from .tiny_qwen import cached_qwen, qwen_tokenizer
-from .trainers import parity_reward, settings
 
-MODEL, SECRET = "tiny/qwen3", "the secret solution"
+SECRET = "the secret solution"
 TOKENIZER = qwen_tokenizer()
-END = TOKENIZER.eos_token_id
 WAIT = TOKENIZER(" Wait")["input_ids"]
 ROWS = [{"prompt": f"{i}+1=", "privileged_context": SECRET, "answer": f"{i + 1}00"} for i in range(8)]
-CHAT, COMPLETIONS, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize"
-
-
-def write(body):
-    """Policy: letters, of a number that depends on the seed, and the end."""
-    length = min(body["max_tokens"], 5 + body["seed"] % 4)
-    return events(body["prompt"], [*range(65, 64 + length), END], size=length)
+CHAT, TOKENIZE = "/v1/chat/completions", "/tokenize"
 
 
 def reject(body):
@@ -62,25 +55,8 @@ def server():
 
 @pytest.fixture
 def make(server, tmp_path):
-    trainers = []
-
-    def make(*, peft_config=None, judge_object=None, **overrides):
-        overrides = {"use_vllm": True, "vllm_server_base_url": server.url, "max_completion_length": 24} | overrides
-        trainers.append(
-            MInTRLTrainer(
-                MODEL,
-                reward_funcs=parity_reward,
-                args=MInTRLConfig(str(tmp_path), **settings(**overrides)),
-                train_dataset=Dataset.from_list(ROWS),
-                peft_config=peft_config,
-                judge=judge_object,
-            )
-        )
-        return trainers[-1]
-
-    yield make
-    for trainer in trainers:
-        trainer.close()
+    with served_trainers(server.url) as make:
+        yield partial(make, tmp_path, judge_object=None, rows=ROWS)
 
 
 def split(server):
