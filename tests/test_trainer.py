@@ -1,4 +1,4 @@
-"""The trainer against TRL's own, and what travels through its batches."""
+"""What travels through the trainer's batches, its models and seeds, and what the run folder says."""
 
 import json
 import math
@@ -6,193 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
 from peft import LoraConfig
-from trl import GRPOConfig, GRPOTrainer
 
-from mintrl_trl import FailureLimitError, JudgeError, MInTRLTrainer, NumericsError, trl_seams
+from mintrl_trl import FailureLimitError, JudgeError, NumericsError, trl_seams
 from mintrl_trl.objective.loss import regression_loss
-from tests.tiny import double_precision, tiny_model, tiny_tokenizer
+from tests.tiny import double_precision, tiny_model
 from tests.trainers import (
-    ROWS,
-    TRL_SETTINGS,
     AlwaysKeep,
     HashGenerator,
+    Recorder,
     RejectLastStep,
     assert_same_weights,
     make_trainer,
-    parity_reward,
+    read_lines,
     settings,
     weights,
 )
-
-
-class Recorder(MInTRLTrainer):
-    """Keeps generated batches, micro-batches and the gradients of every update."""
-
-    def __init__(self, *args, **kwargs):
-        self.batches, self.micro_batches, self.completions, self.gradients = [], [], [], []
-        super().__init__(*args, **kwargs)
-
-    def _generate_single_turn(self, *args, **kwargs):
-        output = super()._generate_single_turn(*args, **kwargs)
-        self.completions.append(output[0])
-        return output
-
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        self.batches.append(output)
-        return output
-
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        self.micro_batches.append(inputs)
-        return super().compute_loss(model, inputs, *args, **kwargs)
-
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
-        self.gradients.append({n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None})
-        return loss
-
-
-class Replayed(GRPOTrainer):
-    """TRL's own trainer, given completions."""
-
-    script: list
-
-    def _generate_single_turn(self, *args, **kwargs):
-        return self.script.pop(0), None
-
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
-        self.gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
-        return loss
-
-
-def read_lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def trl_trainer(output_dir, script, reward=parity_reward, rows=ROWS, **overrides):
-    args = GRPOConfig(
-        str(output_dir),
-        **TRL_SETTINGS
-        | dict(
-            per_device_train_batch_size=8,
-            gradient_accumulation_steps=1,
-            max_steps=3,
-            learning_rate=1e-2,
-        )
-        | overrides,
-    )
-    trainer = Replayed(
-        model=tiny_model(),
-        reward_funcs=reward,
-        args=args,
-        train_dataset=Dataset.from_list(list(rows)),
-        processing_class=tiny_tokenizer(),
-    )
-    trainer.script = list(script)
-    return trainer
-
-
-# Against TRL
-
-
-def test_without_interventions_three_updates_give_exactly_trls_weights(tmp_path):
-    ours = make_trainer(
-        tmp_path / "ours",
-        trainer_class=Recorder,
-        judge=None,
-        num_control=4,
-        num_intervened=0,
-        intervention_updates=0,
-        lean_updates=False,
-        max_steps=3,
-    )
-    start = weights(ours)
-    ours.train()
-    theirs = trl_trainer(tmp_path / "theirs", ours.completions)
-    theirs.train()
-    assert_same_weights(weights(ours), weights(theirs))
-    assert any(not torch.equal(start[name], after) for name, after in weights(ours).items())
-
-
-def test_the_second_phase_after_a_checkpoint_is_grpo_resumed_there(tmp_path):
-    """Metrics and weights of phase 2 equal those of TRL's trainer resumed at the switch."""
-    common = dict(
-        save_strategy="steps",
-        save_steps=1,
-        resumable_checkpoints=3,
-        max_steps=3,
-        intervention_updates=1,
-        lean_updates=False,
-    )
-    ours = make_trainer(tmp_path / "ours", trainer_class=Recorder, **common)
-    ours.train()
-    theirs = trl_trainer(tmp_path / "theirs", ours.completions[1:], max_steps=3)
-    theirs.train(resume_from_checkpoint=str(tmp_path / "ours" / "checkpoint-1"))
-    assert_same_weights(weights(ours), weights(theirs))
-    shared = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "clip_ratio/region_mean")
-    for left, right in zip(ours.state.log_history[1:3], theirs.state.log_history[1:3], strict=True):
-        assert left["step"] == right["step"]
-        assert [left[name] for name in shared] == pytest.approx([right[name] for name in shared], rel=1e-6)
-
-
-def test_proxy_gradient_is_parallel_to_dr_grpo_with_factor_two_beta2_lmax(tmp_path):
-    """Aligned Proxy is REINFORCE with a token sum; TRL's dr_grpo divides it by L_max."""
-    beta2, l_max = 1e-3, 16
-    ours = make_trainer(
-        tmp_path / "ours",
-        trainer_class=Recorder,
-        anchor="proxy",
-        beta2=beta2,
-        max_grad_norm=0.0,
-        max_steps=1,
-        intervention_updates=1,
-    )
-    ours.train()
-    batch = ours.batches[0]
-
-    class OurAdvantages(Replayed):
-        def _generate_and_score_completions(self, inputs):
-            output = super()._generate_and_score_completions(inputs)
-            return output | {"advantages": batch["advantages"]}
-
-    theirs = trl_trainer(
-        tmp_path / "theirs",
-        ours.completions,
-        max_steps=1,
-        loss_type="dr_grpo",
-        scale_rewards="none",
-        max_grad_norm=0.0,
-    )
-    theirs.__class__ = OurAdvantages
-    theirs.train()
-    (left,) = ours.gradients
-    ours_flat = torch.cat([left[n].flatten() for n in sorted(left)]).double()
-    theirs_flat = torch.cat([theirs.gradients[n].flatten() for n in sorted(left)]).double()
-    cosine = torch.dot(ours_flat, theirs_flat) / (ours_flat.norm() * theirs_flat.norm())
-    assert cosine.item() == pytest.approx(1.0, abs=1e-9)
-    assert (ours_flat.norm() / theirs_flat.norm()).item() == pytest.approx(2 * beta2 * l_max, rel=1e-5)
-
-
-def test_const_without_any_intervention_is_proxy(tmp_path):
-    runs = []
-    for anchor in ("const", "proxy"):
-        trainer = make_trainer(tmp_path / anchor, judge=AlwaysKeep(), anchor=anchor)
-        trainer.train()
-        runs.append(weights(trainer))
-    assert_same_weights(*runs)
-
-
-def test_const_with_interventions_is_not_proxy(tmp_path):
-    runs = []
-    for anchor in ("const", "proxy"):
-        trainer = make_trainer(tmp_path / anchor, anchor=anchor, beta2=0.1)
-        trainer.train()
-        runs.append(weights(trainer))
-    assert any(not torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
-
 
 # What travels with a batch
 
@@ -353,80 +182,6 @@ def test_the_judges_own_log_probabilities_reach_the_loss(tmp_path):
     known = inputs[trl_seams.INTERVENTION_LOGPS]
     assert torch.equal(known.isfinite(), ~inputs[trl_seams.POLICY_AUTHORED])
     assert set(known[known.isfinite()].tolist()) == {-0.25, -0.5}
-
-
-# Phases
-
-
-def test_interventions_end_after_their_updates(tmp_path):
-    judge = RejectLastStep()
-    trainer = make_trainer(tmp_path, trainer_class=Recorder, judge=judge, intervention_updates=1, max_steps=3)
-    trainer.train()
-    assert [trl_seams.is_regression_batch(batch) for batch in trainer.batches] == [True, False, False]
-    assert {len(problem.question) for problem in judge.problems} == {4}
-    assert len(judge.problems) <= 8  # 4 intervened rollouts x 2 reviews, of the first update only
-
-
-def test_resuming_after_the_switch_calls_no_judge(tmp_path):
-    """The phase is read from the update the checkpoint was written at."""
-    first = make_trainer(
-        tmp_path, trainer_class=Recorder, intervention_updates=1, max_steps=3, save_strategy="steps", save_steps=2
-    )
-    first.train()
-    judge = RejectLastStep()
-    second = make_trainer(
-        tmp_path,
-        trainer_class=Recorder,
-        judge=judge,
-        intervention_updates=1,
-        max_steps=3,
-        save_strategy="steps",
-        save_steps=2,
-    )
-    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert judge.problems == []
-    assert second.completions == first.completions[2:]
-    assert_same_weights(weights(first), weights(second))
-
-
-@pytest.mark.parametrize("reset", [True, False], ids=["reset", "kept"])
-def test_the_optimizer_is_cleared_at_the_switch_when_asked(tmp_path, reset):
-    trainer = make_trainer(tmp_path, intervention_updates=2, max_steps=3, reset_optimizer_at_switch=reset)
-    trainer.train()
-    steps = {int(state["step"]) for state in trainer.optimizer.state.values()}
-    assert steps == ({1} if reset else {3})
-
-
-def test_evaluation_never_intervenes(tmp_path):
-    judge = RejectLastStep()
-    trainer = make_trainer(
-        tmp_path,
-        judge=judge,
-        trainer_kwargs={"eval_dataset": Dataset.from_list(ROWS[:2])},
-        per_device_eval_batch_size=4,
-        num_generations_eval=4,
-    )
-    first, second = trainer.evaluate(), trainer.evaluate()
-    assert judge.problems == []
-    assert first["eval_reward"] == second["eval_reward"]
-    assert 0 <= first["eval_reward"] <= 1
-    assert trainer.policy.generator.open == 0
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_evaluation_rows_with_long_prompts_are_dropped_too(tmp_path, several):
-    """A prompt without room must not stop the run at its first evaluation."""
-    rows = Dataset.from_list([{"prompt": "1" * 600, "answer": "1"}, *ROWS[:2]])
-    trainer = make_trainer(
-        tmp_path,
-        generator=None,
-        trainer_kwargs={"eval_dataset": {"hard": rows} if several else rows},
-        per_device_eval_batch_size=4,
-    )
-    assert trainer.evaluate()
-    kept = trainer.eval_dataset["hard"] if several else trainer.eval_dataset
-    assert kept["answer"][:] == ["1", "2"]
-    trainer.close()
 
 
 # Models, seeds, the run folder

@@ -1,7 +1,9 @@
 """Trainers on tiny models with scripted doors, for the tests of the trainer."""
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from datasets import Dataset
@@ -150,3 +152,35 @@ def assert_same_weights(left: dict, right: dict, **tolerance) -> None:
             torch.testing.assert_close(left[name], right[name], msg=lambda text, n=name: f"{n}: {text}", **tolerance)
         else:
             assert torch.equal(left[name], right[name]), name
+
+
+class Recorder(MInTRLTrainer):
+    """Keeps generated batches, micro-batches and the gradients of every update."""
+
+    def __init__(self, *args, **kwargs):
+        self.batches, self.micro_batches, self.completions, self.gradients = [], [], [], []
+        super().__init__(*args, **kwargs)
+
+    def _generate_single_turn(self, *args, **kwargs):
+        output = super()._generate_single_turn(*args, **kwargs)
+        self.completions.append(output[0])
+        return output
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        self.batches.append(output)
+        return output
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        self.micro_batches.append(inputs)
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self.gradients.append({n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None})
+        return loss
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The objects of a file of JSON Lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
