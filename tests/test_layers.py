@@ -71,6 +71,16 @@ def in_rooms(*rooms: frozenset[str]) -> list[Path]:
     return [path for path in MODULES if room(path) in frozenset().union(*rooms)]
 
 
+def test_the_map_of_the_house_has_every_room_on_one_page():
+    text = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = {
+        f"{path.parent.name}/" if path.parent != PACKAGE else path.name
+        for path in (*PACKAGE.glob("*.py"), *PACKAGE.glob("*/__init__.py"))
+    } - {"__init__.py"}
+    assert sorted(room for room in rooms if f"`{room}`" not in text) == []
+    assert len(text.splitlines()) < 120
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_module_has_docstring_and_fewer_than_400_lines(path):
     text = path.read_text(encoding="utf-8")
