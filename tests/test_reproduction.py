@@ -199,8 +199,8 @@ def test_page_counts_verdicts_by_their_place_in_the_paper(tmp_path, monkeypatch)
     ]
     monkeypatch.setattr("benchmarks.reproduction.page.CLAIMS", claims)
     text = write_page([EXPERIMENT], {}, tmp_path, quick=False).read_text(encoding="utf-8")
-    counted = text.partition("## What reproduces, and what does not\n\n")[2].partition("\n\n")[0].splitlines()
-    assert counted == [
+    counted = text.partition("## What reproduces, and what does not\n\n")[2].split("\n\n")[1]
+    assert counted.splitlines() == [
         "| claims of | reproduced | not reproduced |",
         "| --- | ---: | ---: |",
         "| Table 1 | 1 | 1 |",

@@ -113,6 +113,8 @@ def _claims(results: Results) -> str:
     lines = [
         "## What reproduces, and what does not",
         "",
+        "Claims by where the paper makes them, the harder world's among them; each is below with its numbers.",
+        "",
         *_counts(judged),
         "",
         "## Claims and verdicts",
