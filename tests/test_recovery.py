@@ -133,6 +133,30 @@ def test_many_streams_wait_for_one_restoration(server, tmp_path):
     assert paths(server).count(RELOAD) == 2
 
 
+def test_many_streams_that_break_off_at_once_are_one_line_of_the_log(server, tmp_path, caplog):
+    policy, cut = synced(server, tmp_path), set()
+
+    def script(body):
+        first = body["prompt"][0]
+        if first in cut:
+            return count_down(body)
+        cut.add(first)
+        return [CUT]
+
+    async def run():
+        try:
+            return await asyncio.gather(*(_listed(policy.stream([n, 2], 99, 0)) for n in range(50, 70)))
+        finally:
+            await policy.aclose()
+
+    server.script = script
+    with caplog.at_level("INFO", logger="mintrl_trl.generation.vllm"):
+        assert asyncio.run(run()) == [[1, 0]] * 20
+    said = [record.message for record in caplog.records if record.message.startswith("Asking again after: ")]
+    assert len(said) == 1
+    assert policy.counters()["server/fault/cut"] == 20
+
+
 def test_a_server_that_is_down_is_waited_for(server, tmp_path):
     policy = synced(server, tmp_path)
     server.faults["/weight_info"].extend([Status(503, "starting")] * 2)
