@@ -4,6 +4,7 @@ It reads scores and draws; it decides nothing. A figure is drawn where its numbe
 all panels of a figure; colours are told apart without colour vision.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ METHOD_COLOURS = {
 }
 # Judge, colour, and how far over a point its label stands, in points
 JUDGES = (("perfect", "#4477aa", 6), ("imperfect", "#ee6677", -13), ("terse", "#228833", 6))
+STYLES = (("-", "o"), ("--", "s"), (":", "^"))
 DPI = 110
 CURVES = ("table1", "harder", "table2", "table4")  # drawn as curves
 POINTS = ("ablations", "losses", "bonus", "questions")  # drawn as points by arm
@@ -93,16 +95,19 @@ def _save(figure: Figure, folder: Path, experiment: str, kind: str, caption: str
 def _learning(results: Results, arms: Sequence[str]) -> Figure:
     figure = Figure(figsize=(12.6, 3.5), dpi=DPI, layout="constrained")
     over_updates, over_k, over_tokens = figure.subplots(1, 3)
+    seen: Counter[str] = Counter()  # a method's second arm is dashed
     for name in arms:
         colour = _colour(name)
+        style, marker = STYLES[seen[colour] % len(STYLES)]
+        seen[colour] += 1
         runs, at = results.summaries(name), results.arm(name).at
         label = name.partition("/")[2]
         lines = [[line for line in run["evaluations"] if at is None or line["update"] <= at] for run in runs]
-        _band(over_updates, _by(lines, lambda line: line["update"]), colour, label)
-        _band(over_tokens, _by([run["evaluations"] for run in runs], _tokens), colour, label)
+        _band(over_updates, _by(lines, lambda line: line["update"]), colour, label, marker, style)
+        _band(over_tokens, _by([run["evaluations"] for run in runs], _tokens), colour, label, marker, style)
         last = [evaluation(run, at)["pass"] for run in runs if evaluation(run, at)]
         curves = [[(int(k), value) for k, value in passes.get("hard", passes["all"]).items()] for passes in last]
-        _band(over_k, curves, colour, label)
+        _band(over_k, curves, colour, label, marker, style)
     for axes, title, label in (
         (over_updates, "Pass@1 of hard problems", "update"),
         (over_k, "Pass@k of hard problems, at the end", "k"),
@@ -113,7 +118,7 @@ def _learning(results: Results, arms: Sequence[str]) -> Figure:
         axes.set_ylim(-0.03, 1.03)
     over_k.set_xscale("log", base=2)
     over_k.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    over_updates.legend(frameon=False, fontsize=8)
+    over_updates.legend(frameon=False, fontsize=7)
     return figure
 
 
@@ -205,12 +210,19 @@ def _tokens(line: Mapping[str, Any]) -> float:
     return (line["tokens/sampled"] + line["tokens/teacher"]) / 1e6
 
 
-def _band(axes: Axes, curves: Sequence[Sequence[Sequence[float]]], colour: str, label: str, marker: str = "o") -> None:
+def _band(
+    axes: Axes,
+    curves: Sequence[Sequence[Sequence[float]]],
+    colour: str,
+    label: str,
+    marker: str = "o",
+    style: str = "-",
+) -> None:
     """The mean of curves, point by point, with their sample standard deviation around it."""
     length = min(len(curve) for curve in curves)
     places = [fmean(curve[index][0] for curve in curves) for index in range(length)]
     means = [fmean(curve[index][1] for curve in curves) for index in range(length)]
-    axes.plot(places, means, color=colour, marker=marker, markersize=3.5, linewidth=1.8, label=label)
+    axes.plot(places, means, style, color=colour, marker=marker, markersize=3.5, linewidth=1.8, label=label)
     if len(curves) > 1:
         spreads = [stdev(curve[index][1] for curve in curves) for index in range(length)]
         low, high = zip(*((m - s, m + s) for m, s in zip(means, spreads, strict=True)), strict=True)
