@@ -41,6 +41,15 @@ def mark_authors(trainer: "MInTRLTrainer", batch: GeneratedBatch) -> None:
     trl_logs.add_completion_columns(trainer, {ROLE: roles, AUTHORS: authors})
 
 
+def show_texts(trainer: "MInTRLTrainer") -> None:
+    """Make the table's texts harmless where they are printed: no character is left that a terminal would obey or hide.
+
+    On the main process, before TRL prints the table; `rollouts.jsonl` has them as they were written.
+    """
+    if trainer.log_completions and trainer.accelerator.is_main_process:
+        trl_logs.replace_texts(trainer, visible)
+
+
 class CompletionsText(TrainerCallback):
     """Writes the table to TensorBoard, which TRL leaves out, with each log line of an update.
 

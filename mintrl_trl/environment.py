@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import mintrl_trl
@@ -33,6 +32,10 @@ _SAID = re.compile(
     r"NCCL_(DEBUG|P2P_DISABLE|IB_DISABLE|SHM_DISABLE|SOCKET_IFNAME)|VLLM_(USE|SERVER|ALLOW|ATTENTION|ENABLE)_\w+)"
 )
 _PLAIN = re.compile(r"[\w.,:+-]{0,60}")
+_PRIVATE = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|AUTH|HOST|ADDR|URL|IP$|PATH|DIR|ROOT|USER"
+)  # in a name: its value is not told
+_FOLDERS = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?(?:[/\\][^\s/\\:;,'\"()]+)*[/\\](?=[^\s/\\])")  # of a path in a message
 _NAMED = re.compile(r"(CUDA|NCCL|HF|HUGGING|VLLM|TORCH|PYTORCH|ACCELERATE|WANDB|TRACKIO|MINTRL|SLURM|OPENAI)_?\w*")
 
 
@@ -106,7 +109,10 @@ def _machine() -> dict[str, str]:
         found["memory"] = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / _GIB:.0f} GiB"
     except (AttributeError, OSError, ValueError):  # not of this system
         found["memory"] = "unknown"
-    found["disk"] = f"{shutil.disk_usage(Path.cwd()).free / _GIB:.0f} GiB free here"
+    try:
+        found["disk"] = f"{shutil.disk_usage('.').free / _GIB:.0f} GiB free here"
+    except OSError:  # a folder that was deleted meanwhile
+        found["disk"] = "unknown"
     found["gpus"] = _gpus()
     return found
 
@@ -119,15 +125,18 @@ def _gpus() -> str:
         return "none that nvidia-smi knows" if isinstance(error, OSError) else "nvidia-smi does not answer"
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.returncode or not lines:
-        return f"nvidia-smi failed: {' '.join((done.stderr or done.stdout).split())[:200]}"
+        return f"nvidia-smi failed: {_without_folders(done.stderr or done.stdout)[:200]}"
     return "; ".join(f"{lines.count(line)} x {line}" for line in dict.fromkeys(lines))
 
 
 def _torch() -> dict[str, str]:
     try:
-        torch = importlib.import_module("torch")
+        return _devices(importlib.import_module("torch"))
     except Exception as error:  # broken installations fail in many ways, and this is where one asks why
-        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        return {"error": f"{type(error).__name__}: {_without_folders(str(error))[:300]}"}
+
+
+def _devices(torch: Any) -> dict[str, str]:
     found = {"cuda": f"{torch.version.cuda or 'not built in'}"}
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -139,11 +148,17 @@ def _torch() -> dict[str, str]:
     return found
 
 
+def _without_folders(message: str) -> str:
+    """A message on one line, with files in it by their names alone: folders say whose machine it is."""
+    message = message.replace(os.path.expanduser("~") + os.sep, os.sep)
+    return _FOLDERS.sub("", " ".join(message.split()))
+
+
 def _variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Those that change how a run behaves; `set` in place of a value that could be private."""
     found = {}
     for name in sorted(variables):
-        if _SAID.fullmatch(name):
+        if _SAID.fullmatch(name) and not _PRIVATE.search(name):
             found[name] = variables[name] if _PLAIN.fullmatch(variables[name]) else "set"
         elif _NAMED.fullmatch(name):
             found[name] = "set"

@@ -17,6 +17,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from trl import get_peft_config, get_quantization_config
 
+from .analysis.runs import last_written
 from .checkpoints import list_checkpoints, plain_weights
 from .config import MInTRLConfig
 from .config_ablations import SWITCHES, AblationConfig
@@ -142,6 +143,7 @@ class Replayer:
             DataError: Its rollouts are not all recorded, or lack what the loss is made of.
         """
         weights = Weights(model, model) if model is not None else self._weights_before(update)
+        self.settings = self._settings_at(update)
         with tempfile.TemporaryDirectory(prefix="mintrl-replay-") as scratch:
             args = self._config(scratch, micro_batch)
             records = self._records(update, args)
@@ -161,6 +163,16 @@ class Replayer:
         if not isinstance(content, dict):
             raise DataError(str(path), name, content, "an object", "name a run's folder")
         return content
+
+    def _settings_at(self, update: int) -> Mapping[str, Any]:
+        """The settings that an update was made with: a run may have gone on with others.
+
+        Every checkpoint holds those under which it was saved, so it is the first one after the update that knows; where
+        there is none, the settings that were written last.
+        """
+        places = [one.path for one in list_checkpoints(self.folder) if one.mark is not None and one.update >= update]
+        found = (last_written(place, "settings") for place in (*places, self.folder))
+        return next((settings for settings in found if settings is not None), self.settings)
 
     def _base(self) -> Weights | None:
         name = self.recipe.get("model_name_or_path")
@@ -190,7 +202,12 @@ class Replayer:
             values["per_device_train_batch_size"] = micro_batch
         for name in _DERIVED:
             values.pop(name, None)
-        return kind(**values)
+        try:
+            return kind(**values)
+        except ConfigError as error:
+            allowed = f"{error.allowed}; another version of mintrl_trl wrote it"
+            fix = "replay the run with the version in its versions.json"
+            raise DataError(f"the settings of {self.folder}", error.field, error.value, allowed, fix) from error
 
     def _records(self, update: int, args: MInTRLConfig) -> list[RolloutRecord]:
         with RolloutIndex(self.folder) as index:

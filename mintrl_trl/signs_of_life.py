@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .reporting.live import LiveProgress
+from .reporting.run_folder import jsonable
 from .reporting.watchdog import Watchdog
 from .rollouts.progress import Progress
 
@@ -23,7 +24,7 @@ def live_progress(trainer: "MInTRLTrainer", progress: Callable[[], Progress], la
         label (`str`): What is being made.
     """
     args = trainer.args
-    doors = {"policy": ", ".join(args.server_urls), "judge": args.judge_base_url or ""}
+    doors = jsonable({"policy": ", ".join(args.server_urls), "judge": args.judge_base_url or ""})  # without secrets
     show = trainer.accelerator.is_main_process and args.show_progress
     served = trainer.policy.served
 
@@ -38,7 +39,7 @@ def live_progress(trainer: "MInTRLTrainer", progress: Callable[[], Progress], la
 def watchdog(trainer: "MInTRLTrainer") -> Watchdog:
     """What warns, on every process, where an update stands still outside of its rollouts."""
     args = trainer.args
-    servers, rewards = ", ".join(args.server_urls), ", ".join(trainer.reward_func_names)
+    servers, rewards = jsonable(", ".join(args.server_urls)), ", ".join(trainer.reward_func_names)
     names = {
         "sync": f"weights to reach {servers or 'the generator'}",
         "reward": f"the rewards ({rewards})",

@@ -20,7 +20,7 @@ from trl import GRPOTrainer
 
 from . import trl_seams
 from .batch_report import DoorCounters, GeneratedBatch, report_batch
-from .completions_table import CompletionsText, mark_authors
+from .completions_table import CompletionsText, mark_authors, show_texts
 from .config import MInTRLConfig
 from .dry_run import DryRunCallback
 from .early_rewards import EarlyRewards
@@ -374,6 +374,7 @@ class MInTRLTrainer(PushesToHub, GRPOTrainer):
         """TRL's log lines; of several evaluation sets each has its name in all its metrics."""
         if not self.model.training:
             trl_seams.name_eval_metrics(self, self._eval_prefix)
+        show_texts(self)
         super().log(logs, start_time)
 
     def close(self) -> None:

@@ -45,6 +45,28 @@ def test_a_tracker_gets_who_wrote_what(tmp_path, monkeypatch, name):
     assert on_disk["authors"].tolist() == table["authors"].tolist()
 
 
+@pytest.mark.parametrize("conversational", [False, True])
+def test_a_terminal_obeys_no_text_of_a_model(tmp_path, capsys, monkeypatch, conversational):
+    monkeypatch.setenv("COLUMNS", "500")
+    trainer = make_trainer(tmp_path, log_completions=True)
+    hostile = "a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb"
+    logs = trainer._logs
+    logs["prompt"].append([{"role": "user", "content": hostile}] if conversational else hostile)
+    logs["completion"].append([{"role": "assistant", "content": hostile}] if conversational else hostile)
+    logs["rewards"]["parity_reward"].append(1.0)
+    logs["advantages"].append(0.0)
+    logs["extra"]["why"].append(hostile)
+    logs["extra"]["seconds"].append(1.5)
+    capsys.readouterr()
+    trainer.log({"loss": 1.0})
+    trainer.close()
+    printed = capsys.readouterr().out
+    assert "owned" in printed
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(printed)
+    on_disk = pd.read_parquet(tmp_path / "completions" / "completions_00000.parquet")
+    assert (on_disk["why"][0], on_disk["seconds"][0]) == (r"a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb", 1.5)
+
+
 class Writer:
     """As TensorBoard's."""
 

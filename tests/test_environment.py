@@ -38,6 +38,9 @@ SECRET = "hf_abcdefgh1234"
         ("TERM", f"xterm /{SECRET}", "set"),
         ("VLLM_USE_V1", f"\x1b[2J{SECRET}", "set"),
         ("MY_PASSWORD", SECRET, None),
+        ("VLLM_SERVER_API_KEY", SECRET, "set"),
+        ("VLLM_SERVER_HOST", "10.0.0.7:8000", "set"),
+        ("VLLM_SERVER_DEV_MODE", "1", "1"),
     ],
 )
 def test_a_value_is_told_only_where_it_cannot_be_private(name, value, shown):
@@ -60,6 +63,41 @@ def test_a_torch_that_does_not_load_is_told(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["env"]) == 1
     assert "torch error: ModuleNotFoundError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "/home/ann/env/lib/python3.11/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommInit",
+            "libtorch_cuda.so: undefined symbol: ncclCommInit",
+        ),
+        ("cannot import name 'x' from 'torch' (/home/ann/torch/__init__.py)", "name 'x' from 'torch' (__init__.py)"),
+        (r'[WinError 126] Error loading "C:\Users\ann\torch\lib\c10.dll"', 'Error loading "c10.dll"'),
+        ("an and/or text with 1/2 and 16 GiB/s", "an and/or text with 1/2 and 16 GiB/s"),
+    ],
+)
+def test_an_error_tells_no_folder(monkeypatch, message, told):
+    def broken(name):
+        raise ImportError(message)
+
+    monkeypatch.setattr(environment.importlib, "import_module", broken)
+    text = describe_environment({})["torch"]["error"]
+    assert text.endswith(told)
+    assert "ann" not in text.replace("cannot", "")
+
+
+def test_a_device_that_fails_when_asked_is_told(monkeypatch):
+    class Cuda:
+        def is_available(self):
+            return True
+
+        def device_count(self):
+            raise RuntimeError("CUDA error: unknown error")
+
+    broken = type("torch", (), {"cuda": Cuda(), "version": type("version", (), {"cuda": "12.8"})})
+    monkeypatch.setattr(environment.importlib, "import_module", lambda name: broken)
+    assert describe_environment({})["torch"] == {"error": "RuntimeError: CUDA error: unknown error"}
 
 
 @pytest.mark.parametrize(

@@ -89,11 +89,12 @@ def test_the_card_says_what_the_run_folder_says(tmp_path):
         "| Its cost | 2.25, at the prices",
         "[nvidia/AceReason-Math](https://huggingface.co/datasets/nvidia/AceReason-Math)",
         "the first 100 rows",
-        "| pass@1, <code>easy</code> | 25.0% | 100.0% |",
-        "| pass@1, <code>all</code> | 12.5% | 75.0% ± 49.0% |",
+        "| pass@1, <code>easy</code> | 25.0% | 100.0% (",
+        "| pass@1, <code>all</code> | 12.5% | 75.0% (",
         "on the 2 fixed problems of the evaluation, 4 samples each, after 0 and 4 updates",
-        "0.200 over the first 1 updates, 0.600 over the last 1",
+        "Reward of control rollouts in training: 0.2 to 0.6, as a trailing mean",
         "mintrl analyze mine --figures 3 4a",
+        "mintrl report mine",
         "mintrl eval mine --benchmarks math --data data/eval",
         "@article{mintrl,",
     ):
@@ -110,9 +111,9 @@ def test_a_checkpoint_has_no_word_of_what_came_after_it(tmp_path):
     text = written(tmp_path, replace(FACTS, update=2), solved=solved)
     for said in (
         "| Updates | <code>2 of the 4 of the run</code> |",
-        "| pass@1, <code>easy</code> | 25.0% | 50.0% |",
+        "| pass@1, <code>easy</code> | 25.0% | 50.0% (",
         "after 0 and 2 updates",
-        "0.200 over the first 1 updates, 0.300 over the last 1",
+        "Reward of control rollouts in training: 0.2 to 0.3, as a trailing mean",
     ):
         assert said in text, said
     assert "cost" not in text
@@ -168,7 +169,17 @@ def test_who_judged(settings, base, words):
 
 @pytest.mark.parametrize(
     ("name", "answer"),
-    [("org/name", True), ("gpt2", True), ("rows.jsonl", False), ("/a/b", False), ("a/b/c", False), ("a](x)/b", False)],
+    [
+        ("org/name", True),
+        ("gpt2", True),
+        ("rows.jsonl", False),
+        ("/a/b", False),
+        ("a/b/c", False),
+        ("a](x)/b", False),
+        ("../base", False),
+        ("data/rows.csv", False),
+        ("data/rows.parquet", False),
+    ],
 )
 def test_hub_ids(name, answer):
     assert is_hub_id(name) is answer

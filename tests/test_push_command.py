@@ -3,9 +3,14 @@
 import json
 
 import pytest
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from mintrl_trl.cli import main
+from mintrl_trl.errors import HubError
+from mintrl_trl.sharing import push_run
 from mintrl_trl.sharing.pusher import HubPusher
+from tests.analyzed_runs import write_run
 from tests.fake_hub import Repo, hub
 from tests.tiny import tiny_model
 
@@ -79,9 +84,92 @@ def test_files_of_other_origin_stay_here(run, hub):
 def test_licences_are_those_of_the_hub(hub):
     hub.repos |= {"org/a": Repo(card_data={"license": "mit"}), "org/b": Repo(), "org/c": Repo(card_data={"license": 3})}
     pusher = HubPusher("mine")
-    assert [pusher.licence_of(f"org/{name}") for name in "abcd"] == ["mit", None, None, None]
+    assert [pusher.licence_of(f"org/{name}") for name in "abc"] == ["mit", None, None]
+    with pytest.raises(RepositoryNotFoundError):
+        pusher.licence_of("org/d")
     hub.fails = lambda path: 500
     assert pusher.licence_of("org/a") is None
+
+
+@pytest.mark.parametrize("where", ["beside the run", "nowhere"])
+def test_a_base_model_that_lies_on_this_machine_is_not_one_of_the_hub(tmp_path, run, hub, monkeypatch, where):
+    (run / "settings.json").write_text(json.dumps({"output_dir": "./run/"}))
+    (run / "recipe.json").write_text(json.dumps({"model_name_or_path": "models/base", "dataset": "data/rows.csv"}))
+    hub.repos["models/base"] = Repo(card_data={"license": "mit"})  # somebody else's
+    if where == "nowhere":
+        del hub.repos["models/base"]
+    else:
+        (tmp_path / "models" / "base").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["push", str(run), "mine"]) == 0
+    card = ModelCard(hub.files("me/mine")["README.md"].decode())
+    assert (card.data.base_model, card.data.license, card.data.datasets) == (None, None, None)
+    assert "A version of a local model" in card.text
+
+
+def test_a_checkpoint_goes_with_the_numbers_up_to_it(tmp_path, run, hub, capsys):
+    lines = {update: {"rewards/control": update / 10} for update in range(1, 5)}
+    write_run(run, lines=lines, solved={0: (1, 0), 2: (2, 1), 4: (4, 2)})
+    mark = {"update": 2, "resumable": False, "files": {}}
+    (run / "checkpoint-1").rename(run / "checkpoint-2")
+    (run / "checkpoint-2" / "complete.json").write_text(json.dumps(mark))
+    assert main(["push", str(run / "checkpoint-2"), "mine", "--stage", str(tmp_path / "look")]) == 0
+    updates = [json.loads(line)["update"] for line in (tmp_path / "look" / "metrics.jsonl").read_text().splitlines()]
+    assert max(updates) == 2
+    assert (run / "learning_curves.png").read_bytes() != (tmp_path / "look" / "learning_curves.png").read_bytes()
+    capsys.readouterr()
+    figures = str(tmp_path / "figures")
+    assert main(["analyze", str(tmp_path / "look"), "--figures", "3", "4a", "--output", figures]) == 0
+    printed, card = capsys.readouterr().out, (tmp_path / "look" / "README.md").read_text()
+    assert "training reward: MInTRL-Const 0.1 to 0.2" in printed
+    assert "Reward of control rollouts in training: 0.1 to 0.2," in card
+    assert "Pass@k, easy: Base 25.0% to 100.0%, MInTRL-Const 50.0% to 100.0%" in printed
+    assert "Pass@k, hard: Base 0.0% to 0.0%, MInTRL-Const 25.0% to 100.0%" in printed
+    for k, subset, before, after in (
+        (1, "easy", 25, 50),
+        (4, "easy", 100, 100),
+        (1, "hard", 0, 25),
+        (4, "hard", 0, 100),
+    ):
+        assert f"| pass@{k}, <code>{subset}</code> | {before}.0% | {after}.0% (" in card
+
+
+def test_a_folder_that_may_not_be_written_to_is_pushed_all_the_same(run, hub, monkeypatch):
+    def refuse(*args):
+        raise PermissionError("read-only file system")
+
+    monkeypatch.setattr(push_run, "learning_curves", refuse)
+    monkeypatch.setattr(push_run.os, "access", lambda path, mode: path != run)
+    before = sorted(run.iterdir())
+    assert main(["push", str(run), "mine"]) == 0
+    assert "model.safetensors" in hub.files("me/mine")
+    assert sorted(run.iterdir()) == before
+
+
+def test_a_full_disk_is_an_error_in_words(run, hub, monkeypatch, capsys):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(push_run, "fill", full)
+    assert main(["push", str(run), "mine"]) == 2
+    assert "could not be gathered: [Errno 28] No space left" in capsys.readouterr().err
+    assert hub.repos == {}
+
+
+def test_a_repository_that_was_opened_meanwhile_gets_nothing_more(tmp_path, hub):
+    pusher = HubPusher("mine")
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(name)
+    pusher.push(tmp_path / "first", "First")
+    hub.repos["me/mine"].private = False
+    with pytest.raises(HubError, match="is public"):
+        pusher.push(tmp_path / "second", "Second")
+    hub.repos["me/mine"].private = None  # a hub that does not say
+    with pytest.raises(HubError, match="is public"):
+        pusher.prepare()
+    assert hub.files("me/mine")["config.json"] == b"first"
 
 
 def test_weights_of_an_older_push_make_room(run, hub):

@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,7 +243,41 @@ def test_an_update_is_compared_with_what_was_logged():
     assert replace(UPDATE, logged_loss=None, logged_grad_norm=None).agrees(0.0)
     assert not replace(UPDATE, broken=("gradients: a",)).agrees(1.0)
     assert not replace(UPDATE, loss=math.nan).agrees(1.0)
+    assert not replace(UPDATE, loss=math.nan, logged_loss=None).agrees(1.0)
     assert replace(UPDATE, loss=2e-9, logged_loss=-3e-9).agrees(0.3), "rounding of a loss that is zero"
+
+
+def test_rounded_weights_may_differ_by_more(run, monkeypatch, capsys):
+    near = replace(UPDATE, grad_norm=1.2 * 1.005)  # half a percent
+    for rounded, flags, code in [(False, [], 1), (True, [], 0), (True, ["--tolerance", "0.001"], 1)]:
+        update = replace(near, rounded=rounded)
+        monkeypatch.setattr(Replayer, "replay", lambda *a, update=update, **k: update)
+        assert main(["replay", str(run.path), "--step", "2", *flags]) == code
+    capsys.readouterr()
+
+
+def test_a_run_that_went_on_with_other_settings_is_replayed_with_those_of_the_update(run):
+    for folder, size in ((run.path / "checkpoint-2", 2.0), (run.path, 3.0)):
+        other = settings(judge="llm", judge_base_url="http://a/v1", loss_scale=size)
+        RunFolder(folder).write_config(MInTRLConfig(str(run.path), **other))
+    write_mark(run.path / "checkpoint-2", 2, resumable=True)
+    replayer = Replayer(run.path, TRAINERS)
+    assert [replayer._settings_at(update)["loss_scale"] for update in (2, 3)] == [2.0, 3.0]
+
+
+def test_settings_that_this_version_refuses_are_not_taken_for_flags(run, capsys):
+    path = run.path / "settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"kappa": 0.5}))
+    assert main(["replay", str(run.path), "--step", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "--kappa" not in said
+    assert "versions.json" in said
+
+
+def test_a_reader_of_the_list_may_leave(run, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "write", lambda text: (_ for _ in ()).throw(BrokenPipeError))
+    monkeypatch.setattr(os, "dup2", lambda *places: None)
+    assert main(["replay", str(run.path)]) == 0
 
 
 def test_the_report_lists_the_largest_loss_first_and_what_broke_before_it():

@@ -166,7 +166,6 @@ def test_without_a_place_beside_the_file_it_lies_in_the_cache(run, cache, obstac
         table.close()
     with RolloutIndex(run.path) as index:
         assert len(index) == 16
-    assert cache.exists()
     assert bool(list(cache.glob("*.index"))) == (obstacle != "other form")  # which is made anew in its place
 
 
@@ -175,6 +174,27 @@ def test_without_any_place_it_lies_in_memory(run, cache):
     cache.parent.write_text("")  # no folder
     with RolloutIndex(run.path) as index:
         assert found(index, rescued=True) == [(1, 2), (2, 7)]
+
+
+def test_without_a_home_the_table_beside_the_file_serves(run, monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(rollout_index.Path, "home", homeless)
+    with RolloutIndex(run.path) as index:
+        assert len(index) == 16
+    (run.path / NAME).unlink()
+    (run.path / NAME).mkdir()
+    with RolloutIndex(run.path) as index:
+        assert len(index) == 16
+
+
+def test_half_a_character_in_a_prompt_is_no_obstacle(run):
+    run.append_rollouts(group(3, 0, [0, 0, 0, 1], prompt="half \ud83d of one"))
+    with RolloutIndex(run.path) as index:
+        assert found(index, prompt="half \ud83d") == [(3, row) for row in range(GROUP)]
+        assert index.read(list(index.find())[-1]).prompt == "half \ud83d of one"
 
 
 def test_a_finished_index_serves_where_nothing_may_be_written(run):
@@ -188,8 +208,14 @@ def test_a_finished_index_serves_where_nothing_may_be_written(run):
 
 @pytest.mark.parametrize(
     "line",
-    [{"update": 1}, {"update": 1, "role": "boss"}, [1], {**corrected_record().to_json(), "spans": []}],
-    ids=["missing", "role", "list", "no-tokens"],
+    [
+        {"update": 1},
+        {"update": 1, "role": "boss"},
+        [1],
+        {**corrected_record().to_json(), "spans": []},
+        {**corrected_record().to_json(), "row": float("inf")},
+    ],
+    ids=["missing", "role", "list", "no-tokens", "infinite"],
 )
 def test_a_line_that_is_no_rollout_is_an_error_that_says_where(run, line):
     with open(run.path / "rollouts.jsonl", "a") as file:

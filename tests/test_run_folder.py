@@ -152,6 +152,35 @@ def test_secrets_are_never_written(tmp_path):
     assert (written["anchor"], written["kappa"], written["output_dir"]) == ("const", -0.2, "runs/demo")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("accessToken", "S3CRET"),
+        ("aws_secret_access_key", "S3CRET"),
+        ("X-Auth-Key", "S3CRET"),
+        ("Cookie", "session=S3CRET"),
+        ("url", "https://me:pa@S3CRET@host/v1"),
+        ("url", "https://host/v1?api-version=2&api-key=S3CRET&x=1"),
+        ("url", "https://host/v1?sig=S3CRET"),
+        ("header", "Basic S3CRETS3CRET=="),
+        ("header", "Bearer S3CRET"),
+        ("note", "ghp_S3CRETS3CRET and gsk_S3CRETS3CRET"),
+        ("note", "AKIAS3CRETS3CRET"),
+    ],
+)
+def test_secrets_of_other_forms_are_hidden_too(name, value):
+    text = json.dumps(jsonable({name: value}))
+    assert "S3CRET" not in text
+    assert "<hidden>" in text
+
+
+@pytest.mark.parametrize(
+    "text", ["https://host/v1?api-version=2&x=1", "Basic arithmetic", "tokens per key=value", "a@b"]
+)
+def test_what_is_no_secret_stays(text):
+    assert jsonable({"note": text, "max_tokens": 3}) == {"note": text, "max_tokens": 3}
+
+
 def test_config_is_kept_and_another_one_stands_beside_it(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.write_config({"kappa": -0.2}).name == "settings.json"

@@ -204,7 +204,7 @@ def _passes(sources: Sources, output: Path, options: Options) -> Drawn:
         return Drawn("4a", (), "no benchmark that all models were evaluated on" if sources.models else without)
     files = _curve_files(output, "figure_4a_pass_at_k", columns)
     drawing.draw_passes(columns, files[0])
-    return Drawn("4a", files, _ends(columns[-1], ".1%"))
+    return Drawn("4a", files, "; ".join(_ends(curves, ".1%") for curves in columns))
 
 
 def _keywords(sources: Sources, output: Path, options: Options) -> Drawn:

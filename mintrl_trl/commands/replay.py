@@ -42,13 +42,12 @@ def add(commands: SubParsers) -> None:
     parser.add_argument(
         "--tolerance",
         type=float,
-        default=1e-3,
         metavar="SHARE",
-        help="relative difference that is none (default: 1e-3)",
+        help=f"relative difference that is none (default: {_EXACT}; {_ROUNDED} from rounded weights)",
     )
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="list N rollouts; 0: all (default: 20)")
     parser.add_argument("--json", action="store_true", help="everything as one JSON object, for other programs")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, flags={"folder": "RUN"})
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,9 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
     transformers.logging.disable_progress_bar()
     replayer = Replayer(arguments.folder, {MInTRLConfig: MInTRLTrainer, AblationConfig: AblationTrainer})
     if arguments.step is None:
-        for update, weights in replayer.replayable().items():
-            sys.stdout.write(f"{update:>6}  from {weights.described}{' (rounded)' if weights.rounded else ''}\n")
-        sys.stdout.write("other updates: --model names the weights before them\n")
+        found = replayer.replayable()
+        with pipe_may_close():
+            for update, weights in found.items():
+                sys.stdout.write(f"{update:>6}  from {weights.described}{' (rounded)' if weights.rounded else ''}\n")
+            sys.stdout.write("other updates: --model names the weights before them\n")
         return CLEAN
     with Console(stderr=True).status(f"replaying update {arguments.step}"):
         replayed = replayer.replay(arguments.step, model=arguments.model, micro_batch=arguments.micro_batch)

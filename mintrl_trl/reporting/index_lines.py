@@ -19,7 +19,7 @@ class IndexedLine:
     """What a table keeps of a line.
 
     Args:
-        prompt (`str`): The prompt's text.
+        prompt (`str`): The prompt's text; a surrogate that stands alone is written as an escape.
         values (`tuple`): Update, row, group, whether it is intervened, reward, advantage, response tokens, those by the
             judge, reviews, rejections, interventions, reviews without verdict, seconds.
     """
@@ -60,7 +60,8 @@ def indexed_line(raw: bytes, where: str) -> IndexedLine:
             decisions.count(Decision.NO_VERDICT.value),
             float(record["seconds"]),
         )
-        return IndexedLine(str(record["prompt"]), values)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        prompt = str(record["prompt"]).encode("utf-8", "backslashreplace").decode()  # a table holds no half characters
+        return IndexedLine(prompt, values)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         allowed = "an object as RolloutRecord.to_json writes it"
         raise DataError(where, "record", record, allowed, f"remove the line ({error!r})") from error

@@ -95,7 +95,8 @@ class ReplayedUpdate:
             for mine, logged in pairs
             if logged is not None
         )
-        return not self.broken and all(close)
+        finite = math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+        return finite and not self.broken and all(close)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; numbers that are not finite become their names, which JSON has no form for."""

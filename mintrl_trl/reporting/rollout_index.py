@@ -130,7 +130,7 @@ class RolloutFilter:
         terms += [term for term, wanted in flags.items() if wanted]
         if self.prompt is not None:
             terms.append("prompt IN (SELECT id FROM prompts WHERE holds(text, ?))")
-            values.append(self.prompt.casefold())
+            values.append(self.prompt.encode("utf-8", "backslashreplace").decode().casefold())
         return " AND ".join(terms), values
 
 
@@ -235,11 +235,12 @@ class RolloutIndex:
             raise
         return table
 
-    def _places(self) -> list[Path]:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mintrl"
-        with suppress(OSError):
+    def _places(self) -> Iterator[Path]:
+        yield self.path.with_name(NAME)
+        with suppress(OSError, RuntimeError):  # no place, or nobody's home
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mintrl"
             cache.mkdir(parents=True, exist_ok=True)
-        return [self.path.with_name(NAME), cache / f"{_digest(os.fsencode(self.path.resolve())).hex()}.index"]
+            yield cache / f"{_digest(os.fsencode(self.path.resolve())).hex()}.index"
 
     def _update(self, table: sqlite3.Connection, on_progress: Callable[[int, int], None]) -> None:
         """Read what the file has beyond the table."""

@@ -43,9 +43,18 @@ WEIGHTS_BEFORE = "weights-before-"  # and an update's number: a folder with the 
 logger = logging.getLogger(__name__)
 
 HIDDEN = "<hidden>"
-_SECRET_NAME = re.compile(r"(^|[_-])(api[_-]?key|token|password|passwd|secret|authorization|credentials?)$")
+_SECRET_NAME = re.compile(
+    r"(^|[_-])((api|access|secret|private|auth)[_-]?key|token|password|passwd|passphrase|pwd|secret|auth|authorization"
+    r"|bearer|cookie|credentials?)$"
+)
 _NO_SECRETS = frozenset({"bos_token", "eos_token", "pad_token", "unk_token"})
-_SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)|\bBearer\s+\S+|\b(hf_|sk-)[A-Za-z0-9_-]{8,}")
+_SECRET_VALUE = re.compile(
+    r"(?<=://)[^/\s]+(?=@)|\bBearer\s+\S+|\bBasic\s+(?=\S*[0-9=])\S{8,}|\bAKIA[0-9A-Z]{12,}"
+    r"|\b(hf_|sk-|gh[opsu]_|github_pat_|glpat-|gsk_|nvapi-|xox[abp]-|AIza)[A-Za-z0-9_-]{8,}"
+)
+_SECRET_IN_ADDRESS = re.compile(
+    r"(?i)([?&](?:[\w-]*(?:key|token|secret)|auth|password|sig|signature)=)[^&#\s]+"  # name, then value
+)
 _UPDATE = re.compile(rb'\{"update": (\d+),')  # how a line begins
 _LINES = ("metrics.jsonl", "rollouts.jsonl", "evaluations.jsonl")
 _MARKS = ("settings.json", *_LINES)  # a folder with one of these holds a run
@@ -278,7 +287,8 @@ def jsonable(value: Any, name: str = "") -> Any:
             and torch; anything else is written as text.
         name (`str`, *optional*): The key it stands under, which decides whether it is a secret.
     """
-    if _SECRET_NAME.search(name.lower()) and name.lower() not in _NO_SECRETS:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # accessToken is access_token
+    if _SECRET_NAME.search(name) and name not in _NO_SECRETS:
         return HIDDEN if value else None
     if isinstance(value, Enum):
         return jsonable(value.value)
@@ -287,7 +297,7 @@ def jsonable(value: Any, name: str = "") -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return _SECRET_VALUE.sub(HIDDEN, value)
+        return _without_secrets(value)
     if isinstance(value, Mapping):
         return {str(key): jsonable(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -302,7 +312,11 @@ def jsonable(value: Any, name: str = "") -> Any:
         return jsonable(value.item())
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return _SECRET_VALUE.sub(HIDDEN, str(value))
+    return _without_secrets(str(value))
+
+
+def _without_secrets(text: str) -> str:
+    return _SECRET_IN_ADDRESS.sub(rf"\1{HIDDEN}", _SECRET_VALUE.sub(HIDDEN, text))
 
 
 def versions() -> dict[str, Any]:

@@ -14,9 +14,12 @@ from typing import Any
 from huggingface_hub import EvalResult as CardResult
 from huggingface_hub import ModelCardData
 
-from ..analysis.runs import GRPO, Run, read_run
+from ..analysis.curves import TRAINING_REWARD, training_curves
+from ..analysis.runs import GRPO, Group, Run, read_run
 from ..errors import DataError
 from ..evaluation import EvalResult
+from ..evaluation.intervals import mean_interval
+from ..evaluation.pass_at_k import pass_at_k
 from .examples import example_markdown, find_examples
 
 PAPER_TITLE = "MInTRL: Off-policy Intervention can boost On-policy RL"
@@ -32,6 +35,7 @@ _TRL_CITATION = """\
 }"""
 CURVES = "learning_curves.png"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
+_DATA_FILES = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".gz", ".zip", ".zst")
 _UNKNOWN = "not known here; see the page of the model"
 
 
@@ -98,7 +102,7 @@ def model_card(folder: str | Path, facts: ModelFacts) -> str:
 def metadata(run: Run, facts: ModelFacts) -> ModelCardData:
     """The card's metadata, in the form of `huggingface_hub`."""
     dataset = facts.dataset or run.settings.get("dataset")
-    on_hub = isinstance(dataset, str) and is_hub_id(dataset) and "/" in dataset
+    on_hub = isinstance(dataset, str) and is_hub_id(dataset, started_in(run.folder, run.settings)) and "/" in dataset
     results = [_card_result(run, *result) for result in _final_scores(run)]
     return ModelCardData(
         base_model=facts.base_model,
@@ -112,9 +116,17 @@ def metadata(run: Run, facts: ModelFacts) -> ModelCardData:
     )
 
 
-def is_hub_id(name: str) -> bool:
-    """Whether a model or data set could be one of the hub's: no path, and nothing on this machine."""
-    return bool(_HUB_ID.fullmatch(name)) and not Path(name).exists() and not name.endswith((".json", ".jsonl"))
+def is_hub_id(name: str, folder: Path = Path()) -> bool:
+    """Whether a model or data set could be one of the hub's: no path, and nothing on this machine, here or seen from
+    another folder."""
+    there = Path(name).exists() or (folder / name).exists()
+    return bool(_HUB_ID.fullmatch(name)) and not there and not name.startswith(".") and not name.endswith(_DATA_FILES)
+
+
+def started_in(run: Path, settings: Mapping[str, Any]) -> Path:
+    """The folder that a run was started in, from which its paths are seen; this one where that cannot be known."""
+    written, parts = run.resolve(), Path(str(settings.get("output_dir") or ".")).parts
+    return written.parents[len(parts) - 1] if parts and written.parts[-len(parts) :] == parts else Path()
 
 
 def code(value: Any) -> str:
@@ -182,7 +194,8 @@ def _training(run: Run, whole: int) -> Iterator[str]:
         )
         rows.append(("Anchor", _anchor(settings)))
     if teacher := settings.get("teacher_model"):
-        name = teacher if is_hub_id(str(teacher)) else Path(str(teacher)).name
+        known = is_hub_id(str(teacher), started_in(run.folder, settings))
+        name = teacher if known else Path(str(teacher)).name
         rows.append(("Teacher", f"{name}; its licence may say what may be done with a model that learned from it"))
     rows.append(("Rollouts of an update", f"{settings.get('prompts_per_update')} prompts x ({group})"))
     rows.append(("Response length", f"at most {settings.get('max_completion_length')} tokens"))
@@ -271,7 +284,8 @@ def _data(run: Run) -> Iterator[str]:
         yield f"Problems drawn afresh from the small world `chains`, world {code(settings.get('world') or 'plain')}."
         return
     where = code(Path(str(dataset)).name)  # of a path, no more: it may say whose machine it is
-    if isinstance(dataset, str) and is_hub_id(dataset) and "/" in dataset:
+    on_hub = isinstance(dataset, str) and is_hub_id(dataset, started_in(run.folder, settings))
+    if on_hub and "/" in dataset:
         where = f"[{dataset}](https://huggingface.co/datasets/{dataset}), split {code(settings.get('dataset_split'))}"
     limit = settings.get("dataset_limit")
     yield f"{where}{f', the first {limit} rows' if limit else ''}; rewards of the task {code(settings.get('task'))}."
@@ -301,7 +315,7 @@ def _card_result(run: Run, before: EvalResult, after: EvalResult, subset: str | 
 
 
 def _results(run: Run, facts: ModelFacts) -> Iterator[str]:
-    reward = run.series("rewards/control", "reward")
+    reward = training_curves([Group(run.method, (run,), run.method)], TRAINING_REWARD)
     scores = _final_scores(run)
     if not reward and not scores:
         return
@@ -311,33 +325,31 @@ def _results(run: Run, facts: ModelFacts) -> Iterator[str]:
         first, last = updates[0], updates[-1]
         rows = []
         for before, after, subset, k in scores:
-            error = after.standard_error(k, subset)
-            margin = f" ± {1.96 * error:.1%}" if error == error else ""  # NaN: a single problem
+            ends = mean_interval(
+                [pass_at_k(one.samples, one.solved, k) for one in after.problems if subset in (None, one.subset)]
+            )
             rows.append(
                 (
                     f"pass@{k}, {code(subset or 'all')}",
                     f"{before.pass_at(k, subset):.1%}",
-                    f"{after.pass_at(k, subset):.1%}{margin}",
+                    f"{after.pass_at(k, subset):.1%} ({100 * ends.low:.1f} to {ends.high:.1%})",
                 )
             )
         problems, samples = len(scores[0][1].problems), min(p.samples for p in scores[0][1].problems)
         yield (
             f"The policy alone, without any judge, on the {problems} fixed problems of the evaluation, {samples} "
-            f"samples each, after {first} and {last} updates. The margin is a 95 % "
-            "interval over problems."
+            f"samples each, after {first} and {last} updates. In brackets stands the 95 % interval over problems."
         )
         yield _table(("", "before", "after"), rows)
     if (run.folder / CURVES).is_file():
         yield f"![learning curves]({CURVES})"
     if reward:
-        window = max(1, len(reward) // 10)
-        first = sum(value for _, value in reward[:window]) / window
-        last = sum(value for _, value in reward[-window:]) / window
+        first, last = (reward[0].points[place].smoothed for place in (0, -1))
         yield (
-            f"Mean reward of control rollouts in training: {first:.3f} over the first {window} updates, {last:.3f} "
-            f"over the last {window}."
+            f"Reward of control rollouts in training: {first:.3g} to {last:.3g}, as a trailing mean over the last "
+            "twentieth of the updates."
         )
-    yield "Commands that print these numbers from the files here, and measure the model again:"
+    yield "Commands that print these numbers from the files here, show them all on a page, and measure the model again:"
     yield "```shell\n" + "\n".join(_commands(run, facts)) + "\n```"
 
 
@@ -345,6 +357,7 @@ def _commands(run: Run, facts: ModelFacts) -> Iterator[str]:
     folder = facts.repo.rpartition("/")[2]
     yield f"hf download {facts.repo} --local-dir {folder}"
     yield f"mintrl analyze {folder} --figures 3{' 4a' if run.evaluations else ''}"
+    yield f"mintrl report {folder}"
     task = run.settings.get("task")
     benchmarks = {"chains": "chains --samples 16", "math": "math --data data/eval", "code": "code --data data/eval"}
     if task in benchmarks:

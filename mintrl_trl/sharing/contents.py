@@ -9,8 +9,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from huggingface_hub.errors import RepositoryNotFoundError
+
 from ..export import merge_adapter
-from .card import ModelFacts, is_hub_id, judge_model, model_card
+from .card import ModelFacts, is_hub_id, judge_model, model_card, started_in
 from .folders import CARD, RECIPE, gather
 from .recipe_file import recipe_yaml, run_settings
 
@@ -37,27 +39,33 @@ def card_of(
     Args:
         run (`Path`): The run folder.
         repo, adapter, dataset, update, examples, tags: As in [`ModelFacts`].
-        base_model (`str`, *optional*): The model that training began with, where no recipe names it.
-        licence_of (`Callable[[str], str | None]`): The licence of a model of the hub, if it can be known.
+        base_model (`str`, *optional*): The model that training began with, where no recipe names one of the hub's.
+        licence_of (`Callable[[str], str | None]`): The licence of a model of the hub, if it can be known. Where it
+            raises `RepositoryNotFoundError`, there is no such model, and none is named.
         license, judge_license (`str`, *optional*): Given by the user, and believed.
 
     Returns:
         `str`: Markdown.
     """
     settings, recipe = run_settings(run)
-    named = recipe.get("model_name_or_path") or base_model
-    base = named if named and is_hub_id(named) else None
-    judge = judge_model(recipe | settings, base)
+    began = started_in(run, settings)
 
-    def known(given: str | None, model: str | None) -> str | None:
-        return given or (licence_of(model) if model and is_hub_id(model) else None)
+    def looked_up(model: str | None) -> tuple[str | None, str | None]:
+        """The model, if it is one of the hub's, and its licence."""
+        try:
+            return (model, licence_of(model)) if model and is_hub_id(model, began) else (None, None)
+        except RepositoryNotFoundError:
+            return None, None
 
+    known = map(looked_up, (recipe.get("model_name_or_path"), base_model))
+    base, licence = next((one for one in known if one[0] is not None), (None, None))
+    _, judges = looked_up(judge_model(recipe | settings, base))
     facts = ModelFacts(
         repo=repo,
         base_model=base,
         adapter=adapter,
-        license=known(license, base),
-        judge_license=known(judge_license, judge),
+        license=license or licence,
+        judge_license=judge_license or judges,
         dataset=dataset,
         update=update,
         examples=examples,
@@ -75,12 +83,13 @@ def fill(
     merge: bool = False,
     base: str | None = None,
     checkpoint: tuple[str, Path] | None = None,
+    until: int | None = None,
 ) -> Path:
     """Gather what is uploaded; where that fails, nothing stays of it.
 
     Args:
         target (`Path`): A folder that does not exist, or is empty.
-        model, run, checkpoint: As for [`gather`].
+        model, run, checkpoint, until: As for [`gather`].
         card (`str`, *optional*): The card.
         merge (`bool`, *optional*, defaults to `False`): Merge an adapter into its base model; another model stays.
         base (`str`, *optional*): With `merge`, the base model, where the adapter's own word for it is missing.
@@ -94,10 +103,10 @@ def fill(
         texts[RECIPE] = recipe_yaml(settings, recipe)
     try:
         if not (merge and (model / ADAPTER).is_file()):
-            return gather(target, model=model, run=run, texts=texts, checkpoint=checkpoint)
+            return gather(target, model=model, run=run, texts=texts, checkpoint=checkpoint, until=until)
         with tempfile.TemporaryDirectory(prefix=WAITING, dir=target.parent) as scratch:
             merged = merge_adapter(model, Path(scratch) / "merged", base=base)
-            return gather(target, model=merged, run=run, texts=texts, checkpoint=checkpoint)
+            return gather(target, model=merged, run=run, texts=texts, checkpoint=checkpoint, until=until)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ..checkpoints import MARK, STATE, plain_weights
@@ -47,7 +48,13 @@ def run_files(folder: Path) -> Iterator[Path]:
 
 
 def gather(
-    target: Path, *, model: Path, run: Path, texts: Mapping[str, str], checkpoint: tuple[str, Path] | None = None
+    target: Path,
+    *,
+    model: Path,
+    run: Path,
+    texts: Mapping[str, str],
+    checkpoint: tuple[str, Path] | None = None,
+    until: int | None = None,
 ) -> Path:
     """Fill a folder with what is to be uploaded.
 
@@ -58,6 +65,8 @@ def gather(
         texts (`Mapping[str, str]`): Further files by name, such as the card.
         checkpoint (`tuple[str, Path]`, *optional*): Also upload all of this checkpoint, under this name, so that a run
             can go on from it elsewhere.
+        until (`int`, *optional*): The last update that made the model: numbers of later ones stay here. By default all
+            go.
 
     Returns:
         `Path`: `target`.
@@ -66,7 +75,10 @@ def gather(
     for file in model_files(model):
         _link(file, target / file.relative_to(model))
     for file in run_files(run):  # appended to while it is uploaded, so what is uploaded is a copy
-        shutil.copyfile(file, target / file.name)
+        if until is not None and file.suffix == ".jsonl":
+            (target / file.name).write_bytes(b"".join(_lines_until(file, until)))
+        else:
+            shutil.copyfile(file, target / file.name)
     for name, text in texts.items():
         (target / name).write_text(text, encoding="utf-8")
     if checkpoint is not None:
@@ -78,6 +90,14 @@ def gather(
             elif file.name not in _NEVER:
                 _link(file, target / name / file.relative_to(folder))
     return target
+
+
+def _lines_until(file: Path, update: int) -> Iterator[bytes]:
+    with open(file, "rb") as lines:
+        for raw in lines:
+            with suppress(ValueError, TypeError, AttributeError):  # torn, or no line of a run
+                if json.loads(raw).get("update", 0) <= update:
+                    yield raw
 
 
 def _mark_of_pushed(mark: Path) -> str:

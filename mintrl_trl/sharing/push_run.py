@@ -1,12 +1,13 @@
 """Pushes the model of a run that has ended, from its folder alone; what `mintrl push` does."""
 
 import json
+import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from ..checkpoints import last_good, read_checkpoint
-from ..errors import CheckpointError, ConfigError, DataError
+from ..errors import CheckpointError, ConfigError, DataError, HubError
 from ..reporting.plots import learning_curves
 from ..reporting.run_folder import RunFolder
 from .contents import ADAPTER, WAITING, card_of, fill
@@ -56,7 +57,8 @@ def push_run(
         raise ConfigError("merge", True, "unset for a model of all weights", "leave --merge out")
     checkpoint = read_checkpoint(source) if is_checkpoint(source) else None
     run = source if checkpoint is None else source.resolve().parent
-    with suppress(DataError):  # nothing was logged
+    until = checkpoint.update if checkpoint is not None and checkpoint.update >= 0 else None
+    with suppress(DataError, OSError):  # nothing was logged, or nothing may be written here
         learning_curves(RunFolder(run))
     card = card_of(
         run,
@@ -66,17 +68,24 @@ def push_run(
         licence_of=pusher.licence_of if stage is None else lambda model: None,
         license=license,
         judge_license=judge_license,
-        update=checkpoint.update if checkpoint is not None and checkpoint.update >= 0 else None,
+        update=until,
         examples=examples,
     )
-    if stage is not None:
-        if stage.exists() and (stage.is_file() or any(stage.iterdir())):
-            raise ConfigError("stage", str(stage), "a folder that does not exist yet, or is empty", "name another")
-        stage.parent.mkdir(parents=True, exist_ok=True)
-        return str(fill(stage, model=source, run=run, card=card, merge=merge, base=base))
-    waiting = Path(tempfile.mkdtemp(prefix=WAITING, dir=run))
-    fill(waiting, model=source, run=run, card=card, merge=merge, base=base)
-    return str(pusher.push(waiting, message).commit_url)
+    if stage is not None and stage.exists() and (stage.is_file() or any(stage.iterdir())):
+        raise ConfigError("stage", str(stage), "a folder that does not exist yet, or is empty", "name another")
+    try:
+        if stage is not None:
+            stage.parent.mkdir(parents=True, exist_ok=True)
+            target = stage
+        else:  # beside the weights, where linking them costs nothing
+            target = Path(tempfile.mkdtemp(prefix=WAITING, dir=run if os.access(run, os.W_OK) else None))
+        fill(target, model=source, run=run, card=card, merge=merge, base=base, until=until)
+    except OSError as error:
+        raise HubError(f"what is to be pushed could not be gathered: {error}") from error
+    if until is not None:
+        with suppress(DataError, OSError):
+            learning_curves(RunFolder(target))  # in place of those of the whole run
+    return str(target if stage is not None else pusher.push(target, message).commit_url)
 
 
 def _base_of(source: Path) -> str | None:

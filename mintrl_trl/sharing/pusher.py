@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from huggingface_hub.utils import get_session
 
 from ..errors import HubError
@@ -53,7 +53,7 @@ class HubPusher:
         self.repo, self.private, self.revision = repo, private, revision
         self.api = api if api is not None else HfApi(token=token, library_name="mintrl_trl")
         self.pushes = self.failed_pushes = 0
-        self._ready = False
+        self._made = False
         self._lock = threading.Lock()  # one push at a time, whoever waits for it
         self._thread: ThreadPoolExecutor | None = None
         self._pending: list[Future] = []
@@ -69,25 +69,24 @@ class HubPusher:
         return bool(self._pending)
 
     def prepare(self) -> None:
-        """Make the repository, or see that it may be pushed to. Once that has worked, nothing more.
+        """Make the repository, once, and see that it may be pushed to, each time: a run lasts for days.
 
         Raises:
-            HubError: It cannot be made, or is public while private is wanted.
+            HubError: It cannot be made or reached, or is not private while private is wanted.
         """
-        if self._ready:
-            return
         try:
             get_session().timeout = _ANSWER_SECONDS
-            self.repo = self.api.create_repo(self.repo, private=self.private, exist_ok=True).repo_id
-            is_private = self.api.repo_info(self.repo).private if self.private else None
+            if not self._made:
+                self.repo = self.api.create_repo(self.repo, private=self.private, exist_ok=True).repo_id
+                self._made = True
+            is_private = self.api.repo_info(self.repo).private if self.private else True
         except Exception as error:
             raise HubError(f"the repository {self.repo} could not be made or reached: {_in_words(error)}") from error
-        if self.private and is_private is False:
+        if not is_private:
             raise HubError(
                 f"the repository {self.repo} is public, and the model is to be private. Name another repository, make "
                 "this one private, or set hub_private_repo=false (on the command line of `mintrl push`, --public)."
             )
-        self._ready = True
 
     def push(self, folder: Path, message: str) -> Any:
         """Upload a folder now, after those that wait.
@@ -141,11 +140,17 @@ class HubPusher:
         self._pending.clear()
 
     def licence_of(self, model: str) -> str | None:
-        """The licence of a model of the hub; `None` where it has none, or there is no such model, or no connection."""
+        """The licence of a model of the hub; `None` where it has none, or cannot be asked.
+
+        Raises:
+            RepositoryNotFoundError: There is no such model.
+        """
         try:
             data = self.api.model_info(model, timeout=10).card_data
-        except RepositoryNotFoundError:
+        except GatedRepoError:  # there, and for others
             return None
+        except RepositoryNotFoundError:
+            raise
         except Exception as error:
             logger.info("The licence of %s is not known: %s", model, _in_words(error))
             return None
