@@ -14,6 +14,8 @@ from .reporting.colours import marked_response, visible
 from .reporting.records import rollout_record
 
 if TYPE_CHECKING:
+    from trl import DistillationTrainer
+
     from .trainer import MInTRLTrainer
 
 ROLE, AUTHORS = "role", "authors"
@@ -41,7 +43,7 @@ def mark_authors(trainer: "MInTRLTrainer", batch: GeneratedBatch) -> None:
     trl_logs.add_completion_columns(trainer, {ROLE: roles, AUTHORS: authors})
 
 
-def show_texts(trainer: "MInTRLTrainer") -> None:
+def show_texts(trainer: "MInTRLTrainer | DistillationTrainer") -> None:
     """Make the table's texts harmless where they are printed: no character is left that a terminal would obey or hide.
 
     On the main process, before TRL prints the table; `rollouts.jsonl` has them as they were written.

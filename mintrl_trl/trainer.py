@@ -40,6 +40,7 @@ from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
 from .rollouts.schedule import Phase
 from .sharing.card import CITATION, PAPER_TITLE
+from .sharing.pusher import refuse_public_table
 from .sharing.trainer_hub import HubCallback, PushesToHub
 from .signs_of_life import live_progress, watchdog
 from .step_metrics import StepMeter
@@ -127,6 +128,7 @@ class MInTRLTrainer(PushesToHub, GRPOTrainer):
         train_dataset, self.dropped_rows = drop_long_rows(train_dataset, tokenizer, args)
         eval_dataset = drop_long_eval_rows(eval_dataset, tokenizer, args)
         check_enough_rows(train_dataset, len(self.dropped_rows), args)
+        refuse_public_table(args)
         self._batch: GeneratedBatch | None = None
         self._new_batch = False  # whether the micro-batches of a generated batch are still as TRL laid them out
         self.window = UpdateWindow(self)

@@ -26,7 +26,7 @@ def completion_rows(trainer: GRPOTrainer) -> list[dict[str, Any]]:
 def replace_texts(trainer: GRPOTrainer, replace: Callable[[str], str]) -> None:
     """Put other texts into the completions table, before TRL prints it and hands it to trackers."""
     logs = trainer._logs
-    for rows in (logs["prompt"], logs["completion"], *logs["extra"].values()):
+    for rows in (logs["prompt"], logs["completion"], *logs.get("extra", {}).values()):
         shown = [_replaced(row, replace) for row in rows]
         rows.clear()
         rows.extend(shown)

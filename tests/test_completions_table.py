@@ -1,5 +1,7 @@
 """Who wrote what, in the table that trackers get: columns of TRL's table, and TensorBoard's text."""
 
+from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pandas as pd
@@ -7,8 +9,9 @@ import pytest
 from trl.trainer import grpo_trainer
 
 from mintrl_trl import config_combinations
-from mintrl_trl.completions_table import ALL_BY_POLICY, CompletionsText, _markdown
+from mintrl_trl.completions_table import ALL_BY_POLICY, CompletionsText, _markdown, show_texts
 from mintrl_trl.errors import ConfigError
+from mintrl_trl.sharing import pusher
 from tests.trainers import make_trainer
 
 
@@ -67,6 +70,13 @@ def test_a_terminal_obeys_no_text_of_a_model(tmp_path, capsys, monkeypatch, conv
     assert (on_disk["why"][0], on_disk["seconds"][0]) == (r"a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb", 1.5)
 
 
+def test_a_table_without_further_columns_is_shown_too():
+    logs = {"prompt": deque(["\x1b"], 4), "completion": deque([[{"role": "user", "content": None}]], 4)}
+    main = SimpleNamespace(is_main_process=True)
+    show_texts(SimpleNamespace(log_completions=True, accelerator=main, _logs=logs))
+    assert (list(logs["prompt"]), logs["prompt"].maxlen) == (["\\x1b"], 4)
+
+
 class Writer:
     """As TensorBoard's."""
 
@@ -122,3 +132,27 @@ def test_a_tracker_that_is_not_installed_is_refused_before_a_model_loads(tmp_pat
 def test_other_trackers_are_left_to_transformers(monkeypatch):
     monkeypatch.setattr(config_combinations, "find_spec", lambda package: package == "tensorboardX" or None)
     config_combinations.check_trackers(SimpleNamespace(report_to=["tensorboard", "mlflow"]))
+
+
+@pytest.mark.parametrize(
+    ("private", "changes", "refused"),
+    [
+        (False, {}, True),
+        (True, {}, False),
+        (None, {}, True),
+        (False, {"hub_private_repo": False}, False),
+        (False, {"log_completions": False}, False),
+        (OSError("no connection"), {}, False),
+    ],
+)
+def test_the_table_goes_to_no_public_data_set_while_private_is_wanted(monkeypatch, private, changes, refused):
+    def answer(self, repo, repo_type):
+        if isinstance(private, Exception):
+            raise private
+        return SimpleNamespace(private=private)
+
+    monkeypatch.setattr(pusher.HfApi, "repo_info", answer)
+    values = {"log_completions": True, "log_completions_hub_repo": "me/table", "hub_private_repo": True}
+    args = SimpleNamespace(**values | {"hub_token": None} | changes)
+    with pytest.raises(ConfigError, match="me/table") if refused else nullcontext():
+        pusher.refuse_public_table(args)

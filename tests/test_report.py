@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from mintrl_trl.reporting.rollout_index import RolloutIndex
 from mintrl_trl.reporting.run_folder import RunFolder
 
 from .analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
-from .reported_runs import line, write_reported_run
+from .reported_runs import line, rollouts, write_reported_run
 from .samples import corrected_record
 
 
@@ -249,3 +250,18 @@ def test_mistakes_are_named(folder, tmp_path):
         write_report([str(folder)], folder)
     with pytest.raises(DataError, match="settings"):
         write_report([str(tmp_path)])
+    RunFolder(write_run(tmp_path / "run") / "checkpoint-1").write_config({})
+    with pytest.raises(DataError, match=rf"name the run's folder, {tmp_path / 'run'}"):
+        write_report([str(tmp_path / "run" / "checkpoint-1")])
+
+
+def test_numbers_that_json_has_no_form_for_are_unknown(tmp_path):
+    folder = write_reported_run(tmp_path / "run", 2, with_rollouts=False)
+    lines = [replace(one, reward=number) for one, number in zip(rollouts(1), (math.nan, math.inf) * 3, strict=True)]
+    with open(folder / "rollouts.jsonl", "w") as file:
+        file.writelines(json.dumps(one.to_json()) + "\n" for one in lines)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"update": 3, "loss": NaN, "rewards/control": Infinity}\n{"update": 4, "lo')
+    data = data_of(write_report([str(folder)]).read_text())
+    assert [one["reward"] for one in data["runs"][0]["rollouts"]["shown"]] == [None] * 6
+    assert data["runs"][0]["metrics"]["loss"] == [1.0, 0.5, None]

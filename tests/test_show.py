@@ -126,6 +126,9 @@ def test_json_lines_are_records_with_what_became_of_them(folder, capsys):
 def test_wrong_command_lines_say_what_to_do(tmp_path, folder, capsys):
     assert main(["show", str(tmp_path)]) == 2
     assert "the folder of a run that made rollouts" in capsys.readouterr().err
+    (folder / "checkpoint-1").mkdir()
+    assert main(["show", str(folder / "checkpoint-1")]) == 2
+    assert f"name the run's folder, {folder}" in capsys.readouterr().err
     assert main(["show", str(folder), "--limit", "-1"]) == 2
     assert "--limit" in capsys.readouterr().err
 

@@ -151,7 +151,9 @@ def read_run(folder: str | Path) -> Run:
         raise DataError(str(folder), "settings.json", None, allowed, "name the `output_dir` of a run")
     metrics = tuple(line for line in RunFolder(folder).metrics() if isinstance(line.get("update"), int))
     if not metrics:
-        raise DataError(str(folder), "metrics.jsonl", None, "at least one line", "train first")
+        run = folder.resolve().parent
+        fix = f"name the run's folder, {run}" if (run / "metrics.jsonl").is_file() else "train first"
+        raise DataError(str(folder), "metrics.jsonl", None, "at least one line", fix)
     return Run(folder, (last_written(folder, "recipe") or {}) | settings, metrics)
 
 

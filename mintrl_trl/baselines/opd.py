@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from trl import DistillationConfig, DistillationTrainer, get_peft_config, get_quantization_config
 from trl.trainer.utils import pad
 
+from ..completions_table import show_texts
 from ..errors import ConfigError
 from ..training_rows import load_tokenizer
 from .on_policy import OnPolicyRollouts, RecipeBehind, trl_arguments
@@ -84,6 +85,11 @@ class OPDTrainer(OnPolicyRollouts, DistillationTrainer):
             input_ids = torch.cat([ids, input_ids[:, -logits_to_keep:]], dim=1)  # (B, P'+C)
             attention_mask = torch.cat([mask, attention_mask[:, -logits_to_keep:]], dim=1)
         return super()._get_last_hidden_state(unwrapped_model, input_ids, attention_mask, logits_to_keep, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log lines, and its table of completions without anything that a terminal would obey."""
+        show_texts(self)
+        super().log(logs, start_time)
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().compute_loss(*args, **kwargs)

@@ -6,6 +6,7 @@ model is made visible here: no character is left that a browser would obey or hi
 """
 
 import heapq
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -214,16 +215,21 @@ def _rollout(record: RolloutRecord, entry: RolloutEntry, mates: list[RolloutEntr
         "parts": [part for kind, text in _parts(record) for part in _clipped(kind, text)],
         "strip": _strip(record),
         "reviews": [_review(review) for review in record.reviews],
-        "reward": record.reward,
+        "reward": _finite(record.reward),
         "why": _short(record.reward_why or "", _LONGEST["why"]),
-        "advantage": record.advantage,
+        "advantage": _finite(record.advantage),
         "share": entry.judge_tokens / entry.tokens,
         "tokens": entry.tokens,
         "stop": record.stop.value,
-        "seconds": record.seconds,
+        "seconds": _finite(record.seconds),
         "row_id": None if record.row_id is None else _short(str(record.row_id), 200),
-        "mates": [[mate.role.value, mate.reward, mate.row] for mate in mates],
+        "mates": [[mate.role.value, _finite(mate.reward), mate.row] for mate in mates],
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """A number as JSON has it; one that is not finite, which another program may have written, is unknown."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _cuts(record: RolloutRecord) -> dict[int, list[RecordedReview]]:

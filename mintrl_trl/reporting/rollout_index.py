@@ -148,7 +148,9 @@ class RolloutIndex:
     def __init__(self, folder: str | Path, on_progress: Callable[[int, int], None] | None = None):
         self.path = Path(folder) / "rollouts.jsonl"
         if not self.path.is_file():
-            raise DataError(str(folder), "rollouts.jsonl", None, "the folder of a run that made rollouts", "correct it")
+            run = self.path.parent.resolve().parent
+            fix = f"name the run's folder, {run}" if (run / self.path.name).is_file() else "correct it"
+            raise DataError(str(folder), "rollouts.jsonl", None, "the folder of a run that made rollouts", fix)
         self._file = open(self.path, "rb")  # noqa: SIM115 - closed by `close`
         self._table: sqlite3.Connection | None = None
         try:

@@ -18,7 +18,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from huggingface_hub.utils import get_session
 
-from ..errors import HubError
+from ..errors import ConfigError, HubError
 from ..reporting.run_folder import jsonable
 
 logger = logging.getLogger(__name__)
@@ -156,6 +156,30 @@ class HubPusher:
             return None
         found = data.get("license") if isinstance(data, Mapping) else getattr(data, "license", None)
         return found if isinstance(found, str) else None
+
+
+def refuse_public_table(args: Any) -> None:
+    """Whether TRL's completions table, with all its prompts, would go to a public data set while private is wanted.
+
+    Args:
+        args ([`MInTRLConfig`]): `log_completions_hub_repo` is TRL's setting; it makes a repository that does not exist.
+
+    Raises:
+        ConfigError: It would.
+    """
+    repo = args.log_completions_hub_repo
+    if not (args.log_completions and repo and args.hub_private_repo):
+        return
+    try:
+        get_session().timeout = _ANSWER_SECONDS
+        is_private = HfApi(token=args.hub_token).repo_info(repo, repo_type="dataset").private
+    except Exception as error:  # none yet, or no connection: TRL comes to the same a moment later
+        logger.info("Whether %s is private is not known: %s", repo, _in_words(error))
+        return
+    if not is_private:
+        allowed = "a private data set, or a new one, while hub_private_repo is true"
+        fix = "name another, make this one private, or set hub_private_repo=false"
+        raise ConfigError("log_completions_hub_repo", repo, allowed, fix)
 
 
 def tell_failure(error: BaseException) -> None:

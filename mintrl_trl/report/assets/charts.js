@@ -167,8 +167,7 @@ class Chart {
       .flatMap((line) => [line, ...this.behind(line)])
       .flatMap((line) => line.y.filter((_, index) => line.x[index] >= x0 && line.x[index] <= x1))
       .filter((value) => !this.log || value > 0);
-    let low = seen.length ? Math.min(...seen) : this.log ? 0.1 : 0,
-      high = seen.length ? Math.max(...seen) : 1;
+    let [low, high] = seen.length ? extent(seen) : [this.log ? 0.1 : 0, 1];
     const limit = this.spec.limit;
     if (limit && !this.log && limit.value <= Math.max(high * 3, 1e-9))
       ((high = Math.max(high, limit.value * 1.08)), (low = Math.min(low, limit.value)));

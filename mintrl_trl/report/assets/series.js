@@ -59,12 +59,16 @@ function mean(single) {
   return line.x.length ? line : {x: single[0].x, y: single[0].smooth};
 }
 
+/** The least and the largest of any number of values; `Math.min` takes some ten thousand. */
+const extent = (values) =>
+  values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+
 /** From the first to the last place of the runs that are shown: the same in all charts, so that they can be compared. */
 function wholeRun() {
   const places = shownGroups()
     .flat()
     .flatMap((run) => (view.clock ? run.clock : run.updates).filter((place) => place !== null));
-  return [Math.min(...places), Math.max(...places)];
+  return extent(places);
 }
 
 function nearest(sorted, value) {
