@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -11,7 +12,7 @@ from markdown_it import MarkdownIt
 from mintrl_trl.reporting.records import RecordedReview
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author, Role
-from mintrl_trl.sharing.card import ModelFacts, code, is_hub_id, judge_in_words, model_card
+from mintrl_trl.sharing.card import ModelFacts, code, is_hub_id, judge_in_words, model_card, started_in
 from mintrl_trl.sharing.examples import Example, example_markdown, find_examples
 
 from .analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
@@ -183,6 +184,19 @@ def test_who_judged(settings, base, words):
 )
 def test_hub_ids(name, answer):
     assert is_hub_id(name) is answer
+
+
+@pytest.mark.parametrize(
+    ("output_dir", "place"),
+    [
+        *(("runs/a", "work"), ("./runs/a/", "work"), ("a", "work/runs"), ("/work/runs/a", None), ("runs/b", None)),
+        *((None, None), ("", None), (".", None), ("../a", None)),
+    ],
+)
+def test_where_a_run_was_started(tmp_path, output_dir, place):
+    output_dir = str(tmp_path / "work" / "runs" / "a") if output_dir == "/work/runs/a" else output_dir
+    found = started_in(tmp_path / "work" / "runs" / "a", {"output_dir": output_dir})
+    assert found == (Path() if place is None else tmp_path / place)
 
 
 HOSTILE = "</pre></details>\n\n# Owned\n<script>x</script> ![](http://evil/p.png) | `a` \x1b[2J\u202e"

@@ -125,8 +125,9 @@ def is_hub_id(name: str, folder: Path = Path()) -> bool:
 
 def started_in(run: Path, settings: Mapping[str, Any]) -> Path:
     """The folder that a run was started in, from which its paths are seen; this one where that cannot be known."""
-    written, parts = run.resolve(), Path(str(settings.get("output_dir") or ".")).parts
-    return written.parents[len(parts) - 1] if parts and written.parts[-len(parts) :] == parts else Path()
+    written, named = run.resolve(), Path(str(settings.get("output_dir") or "."))
+    ends = 0 < len(named.parts) < len(written.parts) and written.parts[-len(named.parts) :] == named.parts
+    return written.parents[len(named.parts) - 1] if ends else Path()
 
 
 def code(value: Any) -> str:
