@@ -9,9 +9,9 @@ from mintrl_trl import ConfigError, MInTRLConfig
 from mintrl_trl.generation.local import LocalGenerator
 from mintrl_trl.rollouts.doors import SampledToken
 
-from .test_trainer import Recorder, Replayed, trl_trainer
+from .test_trainer_against_trl import Replayed, trl_trainer
 from .tiny import tiny_model, tiny_tokenizer
-from .trainers import AlwaysKeep, HashGenerator, assert_same_weights, make_trainer, weights
+from .trainers import AlwaysKeep, HashGenerator, Recorder, assert_same_weights, make_trainer, weights
 from .trl_options import shows
 
 SGD = {"optim": "sgd", "max_grad_norm": 0.0, "learning_rate": 0.05, "weight_decay": 0.0}
