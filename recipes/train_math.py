@@ -3,6 +3,8 @@
     accelerate launch recipes/train_math.py                                            # recipes/quickstart.yaml
     accelerate launch recipes/train_math.py --config recipes/gsm8k_smollm2.yaml --max_steps 3
 
+`--config_file recipes/accelerate/one_process.yaml` after `launch` spares the launcher's remarks on its defaults.
+
 A recipe is a YAML file of settings; flags on the command line win. All settings: `--help`.
 """
 

@@ -24,6 +24,8 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
+# Pages made from the code: in the repository links lead to the code itself.
+MADE = {"mintrl_trl/config.py": "settings.md", "mintrl_trl/cli.py": "commands.md"}
 LINK = re.compile(r"(?P<open>\]\()(?P<target>[^()\s#]+)(?P<anchor>#[^()\s]*)?(?=\))")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".slurm": "bash", ".jsonl": "json", ".cfg": "ini"}
 SHOWN_CHARS = 100_000  # of a file; rows of data are longer
@@ -39,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         path
         for file in files.documentation_pages()
         for path in _linked(file.content_string, _place(file.src_uri))
-        if path not in PAGES and not path.startswith("docs/")
+        if path not in PAGES | MADE and not path.startswith("docs/")
     }
     for path in sorted(linked):
         shown = File.generated(config, _uri(path), content=_shown(path), inclusion=InclusionLevel.NOT_IN_NAV)
@@ -68,8 +70,8 @@ def _place(uri: str) -> PurePosixPath:
 
 def _uri(path: str) -> str:
     """The page, or the picture, that a file of the repository is on the site."""
-    if path in PAGES:
-        return PAGES[path]
+    if path in PAGES | MADE:
+        return (PAGES | MADE)[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
 
 

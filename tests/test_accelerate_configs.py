@@ -33,7 +33,7 @@ def launcher(name: str):
 
 
 def test_each_file_is_tested():
-    assert {path.stem for path in FOLDER.iterdir()} == set(TYPES)
+    assert {path.stem for path in FOLDER.iterdir()} == {*TYPES, "one_process"}
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -48,12 +48,21 @@ def test_accelerate_knows_every_key(name):
     assert set(repeated) <= set(vars(config))
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [*TYPES, "one_process"])
 def test_the_command_in_the_heading_names_files_that_are_there(name):
     heading = (FOLDER / f"{name}.yaml").read_text().split("\n\n")[0]
     files = re.findall(r"recipes/[\w/.]+\.(?:yaml|py)", heading)
     assert files[0] == f"recipes/accelerate/{name}.yaml"
     assert len(files) == 3 and all((ROOT / file).is_file() for file in files)
+
+
+def test_one_process_leaves_the_launcher_nothing_to_remark(caplog):
+    args = launcher("one_process")
+    assert (args.num_processes, args.num_machines, args.mixed_precision, args.dynamo_backend) == (1, 1, "no", "no")
+    assert not (args.multi_gpu or args.use_fsdp or args.use_deepspeed or args.use_cpu)
+    assert caplog.messages == []
+    known = load_config_from_file(str(FOLDER / "one_process.yaml"))
+    assert set(yaml.safe_load((FOLDER / "one_process.yaml").read_text())) <= set(vars(known))
 
 
 def test_ddp_starts_plain_processes():
