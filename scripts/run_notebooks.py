@@ -2,14 +2,18 @@
 
 Usage: python scripts/run_notebooks.py [--render] [NOTEBOOK ...]
 
-A notebook in the repository has no outputs; its rendered copy is a page with them, for who reads without running. Where
-a cell raises, its traceback is shown and the program fails in the end.
+A notebook in the repository has no outputs; its rendered copy is a page with them, for who reads without running. Each
+runs in a folder that is made for it and deleted afterwards, where everything else of the repository is linked: what was
+trained earlier is neither met nor moved. Where a cell raises, its traceback is shown and the program fails in the end.
 """
 
 import argparse
 import re
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -24,16 +28,29 @@ TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """A copy of a notebook with the outputs of a fresh run, in the notebook's folder."""
+    """A copy of a notebook with the outputs of a fresh run, in a folder without runs."""
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_SECONDS,
-        extra_arguments=["--IPKernelApp.log_level=40"],  # errors alone
-        resources={"metadata": {"path": str(path.parent)}},
-    )
-    client.execute()
+    with fresh_folder() as folder:
+        client = NotebookClient(
+            notebook,
+            timeout=CELL_SECONDS,
+            extra_arguments=["--IPKernelApp.log_level=40"],  # errors alone
+            resources={"metadata": {"path": str(folder)}},
+        )
+        client.execute()
     return notebook
+
+
+@contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """An empty `notebooks/` in a repository of links."""
+    with tempfile.TemporaryDirectory() as place:
+        for entry in ROOT.iterdir():
+            if entry.name not in ("notebooks", "runs"):
+                (Path(place) / entry.name).symlink_to(entry)
+        folder = Path(place) / "notebooks"
+        folder.mkdir()
+        yield folder
 
 
 def render(notebook: nbformat.NotebookNode, name: str) -> None:

@@ -280,7 +280,7 @@ def test_a_judge_of_ones_own(tmp_path):
 
 def test_training_in_process_on_the_small_world(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = IN_PROCESS.replace("max_steps=10, intervention_updates=10", "max_steps=1, intervention_updates=1")
+    text = IN_PROCESS.replace("max_steps=60, intervention_updates=60", "max_steps=1, intervention_updates=1")
     names = {}
     exec(text, names)
     folder = RunFolder("runs/small_world")
