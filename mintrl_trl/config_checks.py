@@ -195,6 +195,9 @@ def check_keys(mapping: Mapping[str, Any], *config_classes: type) -> None:
             near = difflib.get_close_matches(str(key), sorted(owners), 1, 0.6)
             fix = f"did you mean `{near[0]}`; if not, remove `{key}`" if near else f"remove `{key}`"
             secret = re.search(r"key|token$|secret|password", str(key), re.IGNORECASE)
+            if near and secret:  # a number for a setting that takes one is none
+                kind, _ = _plain_fields(owners[near[0]]).get(near[0], (str, True))
+                secret = kind is str or not (_reads_as(kind, value) if isinstance(value, str) else _fits(value, kind))
             raise ConfigError(str(key), HIDDEN if secret else value, "the name of a setting (--help lists them)", fix)
         kind, optional = _plain_fields(owners[key]).get(key, (str, True))
         if kind is str or (value is None and optional):

@@ -24,6 +24,7 @@ from .config_ablations import SWITCHES, AblationConfig
 from .config_judge import WIRE_SETTINGS
 from .data.chains import base_model_path
 from .errors import CheckpointError, ConfigError, DataError
+from .eval_models import find_models
 from .recipe import PolicyArguments
 from .replay_trainer import NoDoor, Replay, recorded_reward, replay_class
 from .reporting.records import RolloutRecord
@@ -37,6 +38,7 @@ from .training_rows import load_tokenizer
 METHODS = ("mintrl", "grpo")  # whose updates are made of what a run folder records
 _ADAPTER = "adapter_config.json"
 _NAMED = 3  # of what broke
+_A_DEVICE = {None: "a GPU", "cpu": "a CPU", "cuda": "a GPU"}
 
 # Settings of places, servers and what runs beside the update: none of them decides its loss.
 _APART = dict.fromkeys(WIRE_SETTINGS) | {
@@ -103,7 +105,9 @@ class Replayer:
     def __init__(self, folder: str | Path, trainers: Mapping[type[MInTRLConfig], type[MInTRLTrainer]]):
         self.folder, self.trainers = Path(folder), trainers
         self.settings = self._read("settings.json")
-        self.recipe = self._read("recipe.json") if (self.folder / "recipe.json").is_file() else {}
+        self.recipe, self.start = (
+            self._read(name) if (self.folder / name).is_file() else {} for name in ("recipe.json", "start.json")
+        )
         method = self.recipe.get("method", "mintrl")
         if method not in METHODS:
             allowed = f"a run of {' or '.join(METHODS)}: what else {method} trains on is not recorded"
@@ -130,8 +134,8 @@ class Replayer:
 
         Args:
             update (`int`): Which, from 1.
-            model (`str`, *optional*): Folder or hub id of the weights before it. By default the checkpoint of the
-                update before, or what a recipe's run began with.
+            model (`str`, *optional*): Folder or hub id of the weights before it, or `chains_base`. By default the
+                checkpoint of the update before, or what the run began with.
             micro_batch (`int`, *optional*): Rows of one forward. By default those of the run.
 
         Returns:
@@ -142,7 +146,7 @@ class Replayer:
             CheckpointError: The weights before it are not there.
             DataError: Its rollouts are not all recorded, or lack what the loss is made of.
         """
-        weights = Weights(model, model) if model is not None else self._weights_before(update)
+        weights = self._named(model) if model is not None else self._weights_before(update)
         self.settings = self._settings_at(update)
         with tempfile.TemporaryDirectory(prefix="mintrl-replay-") as scratch:
             args = self._config(scratch, micro_batch)
@@ -177,8 +181,20 @@ class Replayer:
     def _base(self) -> Weights | None:
         name = self.recipe.get("model_name_or_path")
         if name is None and self.recipe.get("task") == "chains":
-            return Weights(str(base_model_path()), "the small world's base model", is_base=True)
+            name = str(base_model_path())
+        name = name or self.start.get("model")
+        if name == str(base_model_path()):
+            return Weights(name, "the small world's base model", is_base=True)
         return None if name is None else Weights(name, name, is_base=True)
+
+    def _named(self, name: str) -> Weights:
+        """The one model that a person names."""
+        models = find_models([name])
+        if len(models) > 1:
+            fix = f"name one of its checkpoints, such as {models[-1].name}"
+            raise ConfigError("model", name, "a single model", fix)
+        base = self._base()
+        return base if base is not None and base.source == models[0].name else Weights(models[0].name, name)
 
     def _weights_before(self, update: int) -> Weights:
         found = self.replayable()
@@ -296,13 +312,34 @@ class Replayer:
             notes.append("the logged loss is a mean over several updates (logging_steps), and not compared")
         if self.settings.get("fp16"):
             notes.append("the run was in float16, the replay is in float32")
-        if bool(self.settings.get("use_cpu")) != bool(args.use_cpu):
-            notes.append("the run was on a GPU, the replay is on a CPU")
+        notes += self.device_notes(on_cpu=bool(args.use_cpu))
         if trainer.advantage_difference > 1e-4:
             notes.append(
                 f"advantages from rewards differ from the recorded ones by up to {trainer.advantage_difference:.2g}"
             )
         return notes
+
+    def device_notes(self, *, on_cpu: bool) -> list[str]:
+        """Whether a replay computes on another kind of device than the run did, in words.
+
+        Args:
+            on_cpu (`bool`): Where the replay computes.
+        """
+        ran_on = self._device()
+        if (ran_on == "cpu") == on_cpu:
+            return []
+        was = "was" if ran_on else "may have been"
+        return [f"the run {was} on {_A_DEVICE.get(ran_on, ran_on)}, the replay is on {'a CPU' if on_cpu else 'a GPU'}"]
+
+    def _device(self) -> str | None:
+        """The kind of device that the run trained on; `None` where nothing says it."""
+        if self.settings.get("use_cpu"):
+            return "cpu"
+        if "device" in self.start:
+            return self.start["device"]
+        path = self.folder / "versions.json"
+        torch_version = (self._read(path.name).get("packages") or {}).get("torch") if path.is_file() else None
+        return "cpu" if str(torch_version).endswith("+cpu") else None
 
 
 def _logs_each(args: MInTRLConfig) -> bool:

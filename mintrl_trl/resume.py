@@ -74,6 +74,20 @@ def check_output_folder(args: MInTRLConfig, resume: str | bool | None = None) ->
     )
 
 
+def started_with(model: Any, device: torch.device, altered_by: Any = None) -> dict[str, str | None]:
+    """What a run begins with, for its folder.
+
+    Args:
+        model (`Any`): As the trainer got it.
+        device (`torch.device`): Where it trains.
+        altered_by (`Any`, *optional*): An adapter or a quantization that its name does not tell.
+    """
+    name = model if isinstance(model, str) and altered_by is None else None
+    if name is not None and Path(name).is_dir():
+        name = str(Path(name).resolve())  # found from any folder
+    return {"model": name, "device": device.type}
+
+
 @contextmanager
 def running(trainer: "MInTRLTrainer", resume: str | bool | None) -> Iterator[str | None]:
     """[`begin_run`], and the run folder kept from other runs while the block lasts."""

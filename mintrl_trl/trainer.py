@@ -34,7 +34,7 @@ from .processes import all_or_none
 from .reporting.callback import RunFolderCallback
 from .reporting.console import ConsoleCallback
 from .reporting.run_folder import RunFolder
-from .resume import ContinueCallback, completing_checkpoint, running
+from .resume import ContinueCallback, completing_checkpoint, running, started_with
 from .rollouts.doors import Judge, PolicyGenerator
 from .rollouts.rollout import Role, Rollout, RolloutRequest
 from .rollouts.sampler import InterventionSampler
@@ -171,7 +171,8 @@ class MInTRLTrainer(PushesToHub, GRPOTrainer):
         self.run_description: dict[str, Any] | None = None  # of the main process, made when training begins
         self.resumed_from: str | None = None
         self.carried: dict[str, float] = {}  # what a subclass takes from update to update; part of a checkpoint
-        self.run_folder = RunFolder(args.output_dir) if self.accelerator.is_main_process else None
+        start = started_with(model, self.accelerator.device, peft_config or quantization_config)
+        self.run_folder = RunFolder(args.output_dir, start=start) if self.accelerator.is_main_process else None
         if self.run_folder is not None:
             self.add_callback(RunFolderCallback(self.run_folder, args))
         self.add_callback(ContinueCallback(self))

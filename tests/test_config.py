@@ -255,6 +255,15 @@ def test_unknown_key_never_shows_a_secret():
         check_keys({"judge_api_key": "sk-proj-123"}, MInTRLConfig)
     assert "sk-proj" not in str(caught.value)
     assert "did you mean `judge_api_key_env`" in str(caught.value)
+    for key, value in (("hf_token", 1234), ("correction_token", "hf_abc"), ("password", 1234), ("judge_api_key", "4")):
+        with pytest.raises(ConfigError, match=f"`{key}` is '<hidden>'"):
+            check_keys({key: value}, MInTRLConfig)
+
+
+@pytest.mark.parametrize("value", [4, "4"])
+def test_a_misspelt_number_is_no_secret(value):
+    with pytest.raises(ConfigError, match=rf"`correction_token` is {value!r}.*did you mean `correction_tokens`"):
+        check_keys({"correction_token": value}, MInTRLConfig)
 
 
 def test_known_keys_of_any_class_pass():

@@ -24,6 +24,7 @@ from mintrl_trl.recipe import parse_recipe
 from mintrl_trl.replay import Replayer
 from mintrl_trl.reporting.replay_report import ReplayedRollout, ReplayedUpdate, print_replay
 from mintrl_trl.reporting.run_folder import RunFolder
+from mintrl_trl.resume import started_with
 from mintrl_trl.tasks import build_task
 
 from .samples import corrected_record
@@ -120,10 +121,12 @@ def test_a_recipes_run_is_replayed_from_its_first_update_by_the_command(tmp_path
     trainer.close()
     capsys.readouterr()
     assert main(["replay", str(tmp_path)]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["1", "2", "other"]
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == ["updates", "1", "2", "any"]
+    assert listed[1] == "     1  from the small world's base model"
     before = sorted(path.name for path in tmp_path.iterdir())
-    for step in ("1", "2"):
-        assert main(["replay", str(tmp_path), "--step", step, "--json"]) == 0
+    for flags in (["1"], ["1", "--model", "chains_base"], ["2"]):
+        assert main(["replay", str(tmp_path), "--step", *flags, "--json"]) == 0
         replayed = json.loads(capsys.readouterr().out)
         assert replayed["loss"] == pytest.approx(replayed["logged_loss"], rel=1e-6, abs=1e-8)
         assert replayed["grad_norm"] == pytest.approx(replayed["logged_grad_norm"], rel=1e-6)
@@ -190,7 +193,11 @@ def run(tmp_path):
 
 def test_updates_with_the_weights_before_them_are_listed(run, capsys):
     assert main(["replay", str(run.path)]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "     2  from checkpoint-1 (rounded)"
+    assert capsys.readouterr().out.splitlines() == [
+        "updates with the weights before them:",
+        "     2  from checkpoint-1 (rounded)",
+        "any of these: --step N; any other: --step N --model WEIGHTS, those before it",
+    ]
     run.write_recipe({"task": "math", "model_name_or_path": "some/model"})
     assert [weights.described for weights in Replayer(run.path, TRAINERS).replayable().values()] == [
         "some/model",
@@ -198,17 +205,74 @@ def test_updates_with_the_weights_before_them_are_listed(run, capsys):
     ]
 
 
+@pytest.mark.slow
+def test_a_run_from_a_named_model_is_replayed_from_its_first_update(tmp_path, monkeypatch):
+    base_model(tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    make_trainer(tmp_path / "run", model="base", max_steps=1).train()
+    assert json.loads((tmp_path / "run" / "start.json").read_text()) == {
+        "model": str(tmp_path / "base"),
+        "device": "cpu",
+    }
+    monkeypatch.chdir("/")
+    assert_replays(Replayer(tmp_path / "run", TRAINERS).replay(1))
+
+
+def test_what_a_run_begins_with_is_named_where_the_name_says_all_of_it(run, tmp_path):
+    cpu = torch.device("cpu")
+    assert started_with("some/model", cpu) == {"model": "some/model", "device": "cpu"}
+    assert started_with("some/model", torch.device("cuda", 1), "an adapter") == {"model": None, "device": "cuda"}
+    assert started_with(tiny_model(), cpu)["model"] is None
+    run.write_start(started_with("some/model", cpu))
+    assert Replayer(run.path, TRAINERS).replayable()[1].source == "some/model"
+
+
+def test_the_weights_before_an_update_are_named_as_for_eval(run):
+    replayer = Replayer(run.path, TRAINERS)
+    with pytest.raises(ConfigError, match="a hub id with its owner"):
+        replayer.replay(1, model="chains_bse")
+    (run.path / "checkpoint-2" / "config.json").write_text("{}")
+    write_mark(run.path / "checkpoint-2", 2, resumable=False)
+    with pytest.raises(ConfigError, match=r"a single model.*checkpoint-2"):
+        replayer.replay(1, model=str(run.path))
+
+
+@pytest.mark.parametrize(
+    ("use_cpu", "torch_version", "start", "device"),
+    [
+        (True, "2.13.0", {}, "cpu"),
+        (False, "2.13.0+cpu", {}, "cpu"),
+        (False, "2.13.0", {"device": "cpu"}, "cpu"),
+        (False, "2.13.0", {"device": "cuda"}, "a GPU: was"),
+        (False, "2.13.0", {"device": "mps"}, "mps: was"),
+        (False, "2.13.0", {}, "a GPU: may have been"),
+    ],
+)
+def test_a_run_on_a_cpu_is_not_said_to_have_been_on_a_gpu(tmp_path, use_cpu, torch_version, start, device):
+    folder = RunFolder(tmp_path)
+    folder.write_config({"use_cpu": use_cpu})
+    (tmp_path / "versions.json").write_text(json.dumps({"packages": {"torch": torch_version}}))
+    if start:
+        folder.write_start({"model": None} | start)
+    where, _, was = device.partition(": ")
+    note = f"the run {was} on {where}, the replay is on a CPU"
+    assert Replayer(tmp_path, TRAINERS).device_notes(on_cpu=True) == ([note] if was else [])
+    assert Replayer(tmp_path, TRAINERS).device_notes(on_cpu=False) == (
+        ["the run was on a CPU, the replay is on a GPU"] if not was else []
+    )
+
+
 def test_what_cannot_be_replayed_says_why(run, tmp_path):
     replayer = Replayer(run.path, TRAINERS)
     with pytest.raises(CheckpointError, match=r"update 3 needs .* checkpoint-2.*--model FOLDER.*these updates: 2"):
         replayer.replay(3)
     with pytest.raises(DataError, match=r"`update` is 0.*8 rollouts of update 9"):
-        replayer.replay(9, model="any")
+        replayer.replay(9, model="some/model")
     with pytest.raises(DataError, match=r"settings\.json"):
         Replayer(tmp_path, TRAINERS)
     run.append_rollouts(replace(corrected_record(), update=4, row=row, prompt_ids=None) for row in range(8))
     with pytest.raises(DataError, match=r"prompt_ids.*older version"):
-        replayer.replay(4, model="any")
+        replayer.replay(4, model="some/model")
     run.write_recipe({"method": "opd"})
     with pytest.raises(ConfigError, match="mintrl or grpo"):
         Replayer(run.path, TRAINERS)
@@ -230,7 +294,7 @@ def test_updates_that_need_more_than_what_is_recorded_are_refused(tmp_path, chan
     rows = range(config.generation_batch_size)
     folder.append_rollouts(replace(corrected_record(), update=1, row=row) for row in rows)
     with pytest.raises(ConfigError, match=message):
-        Replayer(tmp_path, TRAINERS).replay(update, model="any")
+        Replayer(tmp_path, TRAINERS).replay(update, model="some/model")
 
 
 ROLLOUT = ReplayedRollout(3, 0, "intervened", 1.0, 0.5, 40, 2, True, -9.5, None, 0.25, -8.0, -0.5, 0.008)

@@ -21,6 +21,7 @@ from mintrl_trl.report.rollouts import Survey, shown_rollouts, survey_of
 from mintrl_trl.report.settings import settings_table
 from mintrl_trl.reporting.rollout_index import RolloutIndex
 from mintrl_trl.reporting.run_folder import RunFolder
+from mintrl_trl.rollouts.rollout import StopReason
 
 from .analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
 from .reported_runs import line, rollouts, write_reported_run
@@ -76,7 +77,10 @@ def test_the_policy_of_the_page_allows_its_own_script_and_style_alone(folder):
 def test_rollouts_are_counted_and_the_chosen_ones_bounded(folder):
     with RolloutIndex(folder) as index:
         survey, chosen = survey_of(index, 30)
-        assert survey.counts == {"rescued": 20, "derailed": 20, "revised": 40, "no_verdict": 20}
+        stops = [record.stop for record in RunFolder(folder).rollouts()]
+        cut = stops.count(StopReason.LENGTH)
+        assert cut > 0
+        assert survey.counts == {"rescued": 20, "derailed": 20, "revised": 40, "no_verdict": 20, "truncated": cut}
         assert survey.dead == {"groups": 60, "right": 20, "wrong": 0}
         assert survey.advantage_scale == pytest.approx((0.75 * 5 + 1.25) / 6)
         shown = shown_rollouts(index, chosen, 10**6, 30)

@@ -103,6 +103,14 @@ def test_problems_may_be_more_or_fewer_where_those_of_both_are_the_same(folder):
     assert four.header() == more
 
 
+def test_samples_of_other_weights_are_said_to_be_that(folder):
+    retrained = SETTINGS | {"model": SETTINGS["model"] | {"fingerprint": "other"}}
+    with pytest.raises(ConfigError, match=r"samples of these weights; it has others'.*delete .*if these samples"):
+        folder.begin(retrained)
+    with pytest.raises(ConfigError, match=r"differs in model\.fingerprint .*; sampling\.seed"):
+        folder.begin(retrained | {"sampling": {"seed": 1, "top_p": 1.0}})
+
+
 def test_a_setting_that_only_one_has_differs():
     assert differences({"a": 1}, {"a": 1, "b": None}) == []
     assert differences({"a": 1}, {"b": 2}) == ["a (1 there, null now)", "b (null there, 2 now)"]

@@ -129,6 +129,8 @@ def test_wrong_command_lines_say_what_to_do(tmp_path, folder, capsys):
     (folder / "checkpoint-1").mkdir()
     assert main(["show", str(folder / "checkpoint-1")]) == 2
     assert f"name the run's folder, {folder}" in capsys.readouterr().err
+    assert main(["show", str(tmp_path / "nothere")]) == 2
+    assert "this one does not exist" in capsys.readouterr().err
     assert main(["show", str(folder), "--limit", "-1"]) == 2
     assert "--limit" in capsys.readouterr().err
 

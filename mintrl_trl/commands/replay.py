@@ -37,7 +37,7 @@ def add(commands: SubParsers) -> None:
     )
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument("--step", type=int, metavar="N", help="which update, counted from 1")
-    parser.add_argument("--model", metavar="MODEL", help="weights before the update: a folder or hub id")
+    parser.add_argument("--model", metavar="MODEL", help="weights before the update: a folder, a hub id or chains_base")
     parser.add_argument("--micro-batch", type=int, metavar="ROWS", help="rows of one forward (default: the run's)")
     parser.add_argument(
         "--tolerance",
@@ -70,10 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     replayer = Replayer(arguments.folder, {MInTRLConfig: MInTRLTrainer, AblationConfig: AblationTrainer})
     if arguments.step is None:
         found = replayer.replayable()
+        heading = "updates with the weights before them:" if found else "of no update are the weights before it known"
         with pipe_may_close():
+            sys.stdout.write(f"{heading}\n")
             for update, weights in found.items():
                 sys.stdout.write(f"{update:>6}  from {weights.described}{' (rounded)' if weights.rounded else ''}\n")
-            sys.stdout.write("other updates: --model names the weights before them\n")
+            sys.stdout.write("any of these: --step N; any other: --step N --model WEIGHTS, those before it\n")
         return CLEAN
     with Console(stderr=True).status(f"replaying update {arguments.step}"):
         replayed = replayer.replay(arguments.step, model=arguments.model, micro_batch=arguments.micro_batch)

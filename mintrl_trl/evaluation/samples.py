@@ -27,6 +27,7 @@ FORMAT = 1
 FREE_SETTINGS = frozenset({"samples", "versions", "origin", "ids", "subsets"})
 
 _OF_PROBLEMS = ("prompts", "prompt_ids", "ids", "subsets", "origin")  # what changes where problems are added
+_WEIGHTS = "model.fingerprint"
 _DESCRIBES = frozenset({"model", "benchmark", "domain", "samples", "ids", "subsets"})
 
 Key = tuple[str, int]
@@ -166,6 +167,9 @@ class SampleFolder:
                 allowed += f"{len(wanted.get('ids', ())):,}"
                 fix = f"set limit to {few}, or name another folder"
                 raise ConfigError("out", str(self.path), allowed, fix)
+            if [name.partition(" ")[0] for name in differing] == [_WEIGHTS]:
+                fix = f"name another folder, or delete {self.path} if these samples are not needed any more"
+                raise ConfigError("out", str(self.path), "a folder of samples of these weights; it has others'", fix)
             if differing:
                 allowed = f"a folder of samples under the same settings; it differs in {'; '.join(differing)}"
                 raise ConfigError("out", str(self.path), allowed, "name another folder, or use the settings it has")

@@ -16,7 +16,7 @@ from typing import Any
 from ..reporting.colours import visible
 from ..reporting.records import RecordedReview, RolloutRecord
 from ..reporting.rollout_index import RolloutEntry, RolloutFilter, RolloutIndex
-from ..rollouts.rollout import Author, Decision, Role, StopReason
+from ..rollouts.rollout import Author, Decision, Role
 
 # What is shown of a run, by what makes a rollout telling; whoever is short leaves its places to the others.
 _PLACES = {
@@ -41,7 +41,7 @@ class Survey:
 
     Args:
         total (`int`): How many there are.
-        counts (`dict[str, int]`): Those that are rescued, derailed, revised, without a verdict.
+        counts (`dict[str, int]`): Those that are rescued, derailed, revised, without a verdict, cut at the limit.
         reviews (`int`): Calls of the judge for a verdict.
         dead (`dict[str, int]`): Groups, and those in which all rewards are equal: all right, all wrong.
         advantage_scale (`float`, *optional*): Mean size of the advantage of rollouts with intervention tokens.
@@ -65,7 +65,7 @@ def survey_of(index: RolloutIndex, places: int) -> tuple[Survey, list[RolloutEnt
         `tuple`: The [`Survey`], and the chosen entries, most telling kinds in turn.
     """
     survey, candidates = (
-        Survey(counts=dict.fromkeys(("rescued", "derailed", "revised", "no_verdict"), 0)),
+        Survey(counts=dict.fromkeys(("rescued", "derailed", "revised", "no_verdict", "truncated"), 0)),
         _Draw(places),
     )
     advantages: list[float] = [0.0, 0.0]  # sum, count
@@ -77,6 +77,7 @@ def survey_of(index: RolloutIndex, places: int) -> tuple[Survey, list[RolloutEnt
             survey.counts["derailed"] += entry.derailed
             survey.counts["revised"] += entry.revisions > 0
             survey.counts["no_verdict"] += entry.no_verdicts > 0
+            survey.counts["truncated"] += entry.truncated
             if entry.judge_tokens and entry.advantage is not None:
                 advantages[0] += abs(entry.advantage)
                 advantages[1] += 1
@@ -204,7 +205,7 @@ def _rollout(record: RolloutRecord, entry: RolloutEntry, mates: list[RolloutEntr
         "derailed": entry.derailed,
         "revised": entry.revisions > 0,
         "no_verdict": entry.no_verdicts > 0,
-        "truncated": record.stop is StopReason.LENGTH,
+        "truncated": entry.truncated,
     }
     return {
         "update": record.update,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DataError
-from ..rollouts.rollout import Author, Decision, Role
+from ..rollouts.rollout import Author, Decision, Role, StopReason
 
 _ID_LISTS = (b', "ids": [', b', "prompt_ids": [')
 
@@ -21,7 +21,8 @@ class IndexedLine:
     Args:
         prompt (`str`): The prompt's text; a surrogate that stands alone is written as an escape.
         values (`tuple`): Update, row, group, whether it is intervened, reward, advantage, response tokens, those by the
-            judge, reviews, rejections, interventions, reviews without verdict, seconds.
+            judge, reviews, rejections, interventions, reviews without verdict, whether the length limit
+            cut it, seconds.
     """
 
     prompt: str
@@ -58,6 +59,7 @@ def indexed_line(raw: bytes, where: str) -> IndexedLine:
             decisions.count(Decision.REVISE.value),
             sum(review["correction_tokens"] > 0 for review in record["reviews"]),
             decisions.count(Decision.NO_VERDICT.value),
+            StopReason(record["stop"]) is StopReason.LENGTH,
             float(record["seconds"]),
         )
         prompt = str(record["prompt"]).encode("utf-8", "backslashreplace").decode()  # a table holds no half characters

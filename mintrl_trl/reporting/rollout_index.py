@@ -26,7 +26,7 @@ from .index_lines import IndexedLine, indexed_line
 from .records import RolloutRecord
 
 NAME = ".rollouts.index"
-_FORM = 1  # of the table; a table of another form is made anew
+_FORM = 2  # of the table; a table of another form is made anew
 _BATCH = 2000  # lines between two commits: what was read stays when the reader is interrupted
 _HEAD, _TAIL = 4096, 65536  # bytes that are compared
 _PATIENCE_SECONDS = 60.0  # for another process that is making the same table
@@ -36,7 +36,8 @@ _TABLES = (
     "CREATE TABLE prompts (id INTEGER PRIMARY KEY, key BLOB UNIQUE, text TEXT)",
     "CREATE TABLE rollouts (id INTEGER PRIMARY KEY, start INTEGER, size INTEGER, prompt INTEGER, step INTEGER,"
     " row INTEGER, grp INTEGER, intervened INTEGER, reward REAL, advantage REAL, tokens INTEGER, judge_tokens INTEGER,"
-    " reviews INTEGER, revisions INTEGER, interventions INTEGER, no_verdicts INTEGER, seconds REAL,"
+    " reviews INTEGER, revisions INTEGER, interventions INTEGER, no_verdicts INTEGER, truncated INTEGER,"
+    " seconds REAL,"
     " rescued INTEGER DEFAULT 0, derailed INTEGER DEFAULT 0)",
     "CREATE INDEX by_step ON rollouts (step, grp)",
     "INSERT INTO covered VALUES (0, 0, x'')",
@@ -52,7 +53,7 @@ FROM (
 """
 _LINE = (
     "step, row, grp, intervened, reward, advantage, tokens, judge_tokens, reviews, revisions, interventions,"
-    " no_verdicts, seconds"
+    " no_verdicts, truncated, seconds"
 )
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class RolloutEntry:
         tokens, judge_tokens (`int`): Response tokens; those that the judge wrote.
         reviews, revisions, interventions, no_verdicts (`int`): Calls of the judge; those that rejected a step, after
             which it wrote, that gave no verdict.
+        truncated (`bool`): It was cut at the length limit.
         rescued (`bool`): It is right, with interventions allowed, and every control of its group is wrong.
         derailed (`bool`): It is wrong, with interventions allowed, and every control of its group is right.
     """
@@ -88,6 +90,7 @@ class RolloutEntry:
     revisions: int
     interventions: int
     no_verdicts: int
+    truncated: bool
     seconds: float
     rescued: bool
     derailed: bool
@@ -147,6 +150,8 @@ class RolloutIndex:
 
     def __init__(self, folder: str | Path, on_progress: Callable[[int, int], None] | None = None):
         self.path = Path(folder) / "rollouts.jsonl"
+        if not Path(folder).exists():
+            raise DataError(str(folder), "folder", None, "the folder of a run; this one does not exist", "correct it")
         if not self.path.is_file():
             run = self.path.parent.resolve().parent
             fix = f"name the run's folder, {run}" if (run / self.path.name).is_file() else "correct it"
@@ -195,11 +200,11 @@ class RolloutIndex:
             f"SELECT id, start, size, {_LINE}, rescued, derailed FROM rollouts WHERE {where} ORDER BY {order} LIMIT ?"
         )
         with closing(self._table.execute(query, [*values, -1 if limit is None else limit])) as rows:
-            for number, start, size, update, row, group, intervened, *rest, rescued, derailed in rows:
+            for number, start, size, update, row, group, intervened, *rest in rows:
+                *rest, truncated, seconds, rescued, derailed = rest
                 role = Role.INTERVENED if intervened else Role.CONTROL
-                yield RolloutEntry(
-                    number, start, size, update, row, group, role, *rest, rescued=bool(rescued), derailed=bool(derailed)
-                )
+                flags = {"truncated": bool(truncated), "rescued": bool(rescued), "derailed": bool(derailed)}
+                yield RolloutEntry(number, start, size, update, row, group, role, *rest, seconds=seconds, **flags)
 
     def updates(self) -> list[int]:
         """Updates that have rollouts, in order."""

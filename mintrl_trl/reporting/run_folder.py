@@ -2,6 +2,7 @@
 
     recipe.json      where a recipe started the run: task, data, evaluation, model and adapter
     settings.json    the trainer's resolved settings; secrets are replaced by `<hidden>`
+    start.json       the model that training began with, where its name says all of it, and the kind of device
     versions.json    packages, Python, platform, git commit
     metrics.jsonl    one object per log step: `update` and named numbers
     rollouts.jsonl   one `RolloutRecord` per rollout
@@ -67,10 +68,13 @@ class RunFolder:
     Args:
         path (`str` or `Path`): The folder, such as the trainer's `output_dir`.
         recipe (`Mapping`, *optional*): What a recipe adds to the trainer's settings; written beside them.
+        start (`Mapping`, *optional*): What a run begins with; written here, and not into its checkpoints.
     """
 
-    def __init__(self, path: str | Path, recipe: Mapping[str, Any] | None = None):
-        self.path, self.recipe = Path(path), recipe
+    def __init__(
+        self, path: str | Path, recipe: Mapping[str, Any] | None = None, start: Mapping[str, Any] | None = None
+    ):
+        self.path, self.recipe, self.start = Path(path), recipe, start
         self.trained_here = False  # whether training has begun; set from outside
         self.begun_by_evaluation = False  # whether what is here was written by this object, before any training
         self.in_use = FolderLock(self.path)  # held while a run writes here
@@ -158,6 +162,12 @@ class RunFolder:
             target.write_recipe(self.recipe)
         target.write_config(config)
         target.write_versions()
+        if self.start is not None and target.path == self.path:
+            target.write_start(self.start)
+
+    def write_start(self, start: Mapping[str, Any]) -> Path:
+        """Write what a run begins with: `model`, a name or an absolute path or `None`, and `device`."""
+        return self._write_once("start", jsonable(start))
 
     def write_versions(self) -> Path:
         """Write the versions of what runs: packages, Python, platform, and the git commit of a source checkout."""
