@@ -20,6 +20,7 @@ from .errors import CheckpointError, ConfigError
 from .generation.local import LocalGenerator
 from .generation.server_sync import replaced_by
 from .generation.servers import SeveralServers
+from .generation.threads import fitting_threads
 from .generation.vllm import VLLMGenerator
 from .generation.vocabulary import TokenizerVocabulary
 from .generation.weight_sync import CheckpointSync, LoRASync
@@ -177,7 +178,7 @@ def local_generator(
     device: str | None = None,
     serves_base: bool = False,
 ) -> Iterator[LocalGenerator]:
-    """The model in this process, for as long as the block lasts.
+    """The model in this process, for as long as the block lasts; on a CPU a small one computes with one thread.
 
     Args:
         model ([`EvalModel`]): Which.
@@ -200,19 +201,20 @@ def local_generator(
 
         loaded = PeftModel.from_pretrained(loaded, model.folder)
     loaded = loaded.eval().to(device)
-    generator = LocalGenerator(
-        loaded,
-        end_ids=vocabulary.end_ids,
-        pad_id=model.tokenizer.pad_token_id or 0,
-        temperature=temperature,
-        max_batch=max_batch,
-        base_model=loaded if serves_base else None,
-    )
-    try:
-        with generator.active():
-            yield generator
-    finally:
-        generator.close()
+    with fitting_threads(loaded):
+        generator = LocalGenerator(
+            loaded,
+            end_ids=vocabulary.end_ids,
+            pad_id=model.tokenizer.pad_token_id or 0,
+            temperature=temperature,
+            max_batch=max_batch,
+            base_model=loaded if serves_base else None,
+        )
+        try:
+            with generator.active():
+                yield generator
+        finally:
+            generator.close()
 
 
 def default_device() -> str:

@@ -66,6 +66,8 @@ def check_output_folder(args: MInTRLConfig, resume: str | bool | None = None) ->
         return checkpoint
     good = last_good(args.output_dir)
     go_on = f"go on with resume_from_checkpoint={good.path}" if good is not None else "name another folder"
+    if good is not None and 0 < args.max_steps <= good.update:
+        go_on = f"that run has all {args.max_steps:,} updates that are asked for: name another folder"
     raise ConfigError(
         "output_dir",
         str(args.output_dir),

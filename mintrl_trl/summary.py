@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from .reporting.colours import print_rollout
 from .reporting.plots import learning_curves
 from .reporting.records import RolloutRecord
 from .reporting.run_folder import RunFolder
+from .rollouts.rollout import Role
 
 
 class Stopwatch:
@@ -54,7 +56,7 @@ def print_summary(
     if record is not None:
         legend = "green: the judge's, struck through: cut" if console.color_system else "{+the judge's+}, [-cut-]"
         console.rule(f"a correction ({legend}, in brackets: why)")
-        print_rollout(record, console)
+        print_rollout(record, console, outcome="rescued" if _rescued(folder, record) else "")
         console.rule()
     if results:
         console.print(_scores(results))
@@ -96,6 +98,17 @@ def corrected_rollout(folder: RunFolder) -> RolloutRecord | None:
             if least is None or record.off_policy_share < least.off_policy_share:
                 least = record
     return least
+
+
+def _rescued(folder: RunFolder, record: RolloutRecord) -> bool:
+    """Whether a rollout with interventions is right and every control of its group wrong, as `mintrl show` has it."""
+    controls = [
+        other.reward
+        for other in takewhile(lambda other: other.update == record.update, folder.rollouts(record.update))
+        if other.group == record.group and other.role is Role.CONTROL and other.reward is not None
+    ]
+    right = record.role is Role.INTERVENED and record.reward is not None and record.reward > 0
+    return right and bool(controls) and max(controls) <= 0
 
 
 def _scores(results: Mapping[int, EvalResult]) -> Table:

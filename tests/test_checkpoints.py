@@ -1,6 +1,7 @@
 """Checkpoint folders: what counts as whole, what is found, and that thinning and deleting never leave a half one."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from mintrl_trl import checkpoints
 from mintrl_trl.checkpoints import find_checkpoint, last_good, list_checkpoints, make_room, read_checkpoint, write_mark
-from mintrl_trl.errors import CheckpointError
+from mintrl_trl.errors import CheckpointError, ConfigError
 from mintrl_trl.export import cast_in_place
+from mintrl_trl.resume import check_output_folder
 
 WEIGHT = torch.tensor([[1.0, 1 / 3], [-2.0, 1e-3]])
 WHOLE = ["config.json", "model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"]
@@ -237,3 +239,16 @@ def test_what_cannot_be_gone_on_from_is_an_error_that_names_the_last_good_one(tm
 def test_a_checkpoint_of_the_weights_alone_is_marked_so(tmp_path):
     path = make_checkpoint(tmp_path, 2, resumable=False)
     assert "keeps the weights alone" in read_checkpoint(path).problem
+
+
+def test_nobody_is_told_to_go_on_with_a_run_that_has_all_its_updates(tmp_path):
+    checkpoint = tmp_path / "checkpoint-2"
+    checkpoint.mkdir()
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    write_mark(checkpoint, 2, resumable=True)
+    new = {"output_dir": tmp_path, "resume_from_checkpoint": None, "set_aside_older_run": False}
+    for max_steps, told in ((2, "has all 2 updates"), (3, "resume_from_checkpoint="), (-1, "resume_from_checkpoint=")):
+        with pytest.raises(ConfigError) as error:
+            check_output_folder(SimpleNamespace(max_steps=max_steps, **new))
+        assert told in error.value.fix
+        assert "set_aside_older_run=true" in error.value.fix

@@ -77,6 +77,18 @@ def test_reason_and_step_may_be_missing():
     assert text.plain.endswith("7+5=13; 12;ok\n")
 
 
+def test_steps_that_stand_apart_take_a_line_each():
+    record = corrected_record()
+    apart = replace(record.reviews[0], discarded_text="13;\n\n")
+    spans = tuple(replace(span, text=f"{span.text}\n\n") for span in record.spans)
+    record = replace(record, spans=spans, reviews=(apart, *record.reviews[1:]))
+    assert rollout_text(record, marks=True).plain.split("response: ")[1] == (
+        "7+5=\n[-13;-] [step 2: 7+5 is 12]\n{+12;+}\nok\n\n"
+    )
+    assert styled(rollout_text(record), "12;\n") == {"bold green"}
+    assert styled(rollout_text(record), "13;") == {"dim red strike"}
+
+
 def test_marks_stand_in_for_colours():
     assert printed(corrected_record()).endswith("7+5=[-13;-] [step 2: 7+5 is 12] {+12;+}ok\n\n")
     coloured = printed(corrected_record(), force_terminal=True, color_system="standard")

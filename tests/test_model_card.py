@@ -12,8 +12,9 @@ from markdown_it import MarkdownIt
 from mintrl_trl.reporting.records import RecordedReview
 from mintrl_trl.reporting.run_folder import RunFolder
 from mintrl_trl.rollouts.rollout import Author, Role
-from mintrl_trl.sharing.card import ModelFacts, code, is_hub_id, judge_in_words, model_card, started_in
+from mintrl_trl.sharing.card import ModelFacts, code, judge_in_words, model_card
 from mintrl_trl.sharing.examples import Example, example_markdown, find_examples
+from mintrl_trl.sharing.hub_names import is_hub_id, started_in
 
 from .analyzed_runs import GRPO_SETTINGS, SETTINGS, write_run
 from .fake_hub import card_errors
@@ -94,6 +95,7 @@ def test_the_card_says_what_the_run_folder_says(tmp_path):
         "| pass@1, <code>all</code> | 12.5% | 75.0% (",
         "on the 2 fixed problems of the evaluation, 4 samples each, after 0 and 4 updates",
         "Reward of control rollouts in training: 0.2 to 0.6, as a trailing mean",
+        "hf download me/mine --local-dir mine",
         "mintrl analyze mine --figures 3 4a",
         "mintrl report mine",
         "mintrl eval mine --benchmarks math --data data/eval",
@@ -125,6 +127,27 @@ def test_a_run_without_judge_has_no_word_of_one(tmp_path):
     assert "trained with **GRPO**" in text
     assert "judge" not in text.replace("settings.json", "").lower()
     assert ModelCard(text).data.eval_results is None
+
+
+def test_scores_that_are_all_alike_have_an_interval_too(tmp_path):
+    text = written(tmp_path, solved={0: (4, 4), 4: (4, 4)})
+    assert "| pass@1, <code>all</code> | 100.0% | 100.0% (15.8 to 100.0%) |" in text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ({"model_name_or_path": "/home/me/bases/tiny_v2"}, "the local model <code>tiny_v2</code>"),
+        ({"task": "chains"}, "the base model of the small world `chains`"),
+        ({}, "a local model"),
+    ],
+)
+def test_a_base_model_that_is_not_on_the_hub_is_named_without_its_place(tmp_path, recipe, words):
+    text = written(tmp_path, ModelFacts("mine"), recipe=recipe, settings=JUDGED | {"correction_tokens": 1})
+    assert f"A version of {words}, trained" in text
+    assert "/home/me" not in text
+    assert "corrections of at most 1 token<" in text
+    assert "hf download OWNER/mine --local-dir mine" in text
 
 
 def test_what_is_not_known_is_said_or_left_out(tmp_path):

@@ -50,6 +50,9 @@ def test_the_command_pushes_a_run_and_a_checkpoint(tmp_path, run, hub, capsys):
 def test_the_command_shows_what_it_would_push(tmp_path, run, hub, capsys):
     assert main(["push", str(run), "mine", "--stage", str(tmp_path / "look")]) == 0
     assert {"README.md", "model.safetensors"} <= {path.name for path in (tmp_path / "look").iterdir()}
+    before = (run / "config.json").read_bytes()
+    (tmp_path / "look" / "config.json").write_text("{}")
+    assert (run / "config.json").read_bytes() == before
     assert hub.requests == []
 
 

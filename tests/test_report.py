@@ -122,10 +122,10 @@ def test_long_texts_lose_their_middle(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "title", "level", "evidence"),
     [
-        ({"off_policy_share": 0.08}, "Off-policy share above 6%", "act", "Mean 8.0%; 20 of 20 updates above"),
+        ({"off_policy_share": 0.08}, "Off-policy share above 6% in 20 of 20 updates", "act", "Mean 8.0%."),
         ({"judge__no_verdict": 0.07, "judge__no_verdict__length": 2.0}, "No verdict in more", "act", "length (40)"),
         ({"groups__dead": 0.75}, "Most groups are dead", "act", "All right: 33% of the groups, all wrong: 0%."),
-        ({"imitation_bonus": 2.0}, "Anchor bonus above", "act", "Mean bonus 2, mean advantage"),
+        ({"imitation_bonus": 2.0}, "The anchor's bonus is larger", "act", "Mean bonus 2, mean advantage"),
         ({"reward_gap": -0.1}, "Interventions do not raise", "act", "20 rollouts rescued, 20 derailed."),
         ({"loss": float("nan")}, "Loss or gradient norm", "act", "In 20 updates, the first of them 1."),
         ({"mismatch__kl": 0.5}, "Trainer and sampler disagree", "act", "in 20 of 20 updates"),
@@ -175,7 +175,7 @@ def test_costs_add_up_over_lines_that_stand_for_several_updates(tmp_path):
     assert total_of(every, "tokens/unheard_of") is None
     cost = cost_of(every, reviews=3)
     roles = {role["name"]: role for role in cost["roles"]}
-    assert roles["policy"]["tokens written"] == 230 and roles["policy"]["of these in vain"] == 30
+    assert roles["policy"]["tokens written"] == 230 and roles["policy"]["of these not used"] == 30
     assert roles["judge, in rollouts"]["tokens written"] == 4
     assert roles["judge, reviews"]["calls"] == 16 and "seconds" not in roles["judge, reviews"]
     assert roles["trainer"]["seconds"] == pytest.approx(0.4 * 4)
@@ -190,7 +190,7 @@ def test_costs_of_runs_that_keep_no_account(tmp_path):
         {"name": "judge, in rollouts", "note": "its tokens that responses hold", "tokens written": 3.0},
     ]
     assert [role["name"] for role in cost_of(run, reviews=0)["roles"]] == ["policy", "expert, in rollouts"]
-    assert "of these in vain" not in cost_of(run, reviews=0)["roles"][0]
+    assert "of these not used" not in cost_of(run, reviews=0)["roles"][0]
 
 
 def test_a_long_run_is_averaged_over_neighbours(tmp_path):

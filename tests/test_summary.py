@@ -11,7 +11,7 @@ from rich.console import Console
 from mintrl_trl.checkpoints import write_mark
 from mintrl_trl.evaluation import EvalResult, ProblemResult
 from mintrl_trl.reporting.run_folder import RunFolder
-from mintrl_trl.rollouts.rollout import Decision
+from mintrl_trl.rollouts.rollout import Decision, Role
 from mintrl_trl.summary import Stopwatch, corrected_rollout, interruption, print_summary
 from tests.samples import corrected_record
 
@@ -171,6 +171,20 @@ def test_the_first_corrected_and_rewarded_rollout_is_shown(tmp_path, records, sh
     folder.append_rollouts(records)
     record = corrected_rollout(folder)
     assert (record.row if record else None) == shown
+
+
+@pytest.mark.parametrize(("control", "tag"), [(0.0, True), (1.0, False), (None, False)])
+def test_the_rollout_that_is_shown_says_whether_it_was_rescued(tmp_path, control, tag):
+    folder = RunFolder(tmp_path)
+    folder.append_rollouts(
+        [
+            corrected_record(update=1, row=0, group=0),
+            replace(uncorrected(), update=1, row=1, group=0, role=Role.CONTROL, reward=control),
+            replace(uncorrected(), update=1, row=2, group=1, role=Role.CONTROL, reward=0.0),
+        ]
+    )
+    facts = next(line for line in summary(folder.path, {}) if line.startswith("update 1"))
+    assert ("intervened · rescued ·" in facts) == tag
 
 
 def test_stopwatch_measures_both_clocks():

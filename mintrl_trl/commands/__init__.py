@@ -47,6 +47,13 @@ def pipe_may_close() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own last flush
 
 
+def without_bars() -> None:
+    """No bars of libraries while models are read and written; what lasts has a line of our own."""
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+
+
 def tokenizer_of(name: str) -> "PreTrainedTokenizerBase":
     """A tokenizer that the command line names.
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import CLEAN, SubParsers
+from . import CLEAN, SubParsers, without_bars
 
 _ABOUT = """\
 Draw the paper's figures of your runs, each as a picture and as the table it was drawn from: support of the right
@@ -48,12 +48,11 @@ def add(commands: SubParsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import transformers
     from rich.console import Console
 
     from ..analysis.figures import FIGURES, Options, draw_figures, read_sources
 
-    transformers.logging.disable_progress_bar()  # one for each model that is loaded
+    without_bars()
     options = Options(arguments.baseline, arguments.subset, arguments.budget)
     console = Console(stderr=True)
     with console.status("reading runs") as status:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from ..errors import ConfigError, FailureLimitError, GenerationError, JudgeError
-from . import CLEAN, FINDINGS, SubParsers
+from . import CLEAN, FINDINGS, SubParsers, without_bars
 
 _ABOUT = """\
 Make pilot rollouts with the base model and the judge of a recipe, under several budgets (chunk, reviews, correction),
@@ -95,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         labelled=arguments.labelled,
     )
     recipe = parse_recipe(["--config", str(arguments.config), *arguments.settings], default=arguments.config)
+    without_bars()
     try:
         found = calibrate(recipe, settings, Console(stderr=True))
     except (KeyboardInterrupt, GenerationError, JudgeError, FailureLimitError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, GenerationError
-from . import CLEAN, SubParsers
+from . import CLEAN, SubParsers, without_bars
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -175,6 +175,7 @@ def _measured(
         if not chosen:
             fix = "write --benchmarks math --data FOLDER"
             raise ConfigError("benchmark", None, "at least one for a model that is to be evaluated", fix)
+        without_bars()
         given = {name: getattr(arguments, name) for name in EvalSettings.options() if name in arguments}
         settings = EvalSettings(**{name: value for name, value in given.items() if value is not None})
         measured = {one.label: one for one in evaluate_models(find_models(list(fresh)), chosen, settings, console)}

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import CLEAN, SubParsers
+from . import CLEAN, SubParsers, without_bars
 
 _ABOUT = """\
 Write a checkpoint of a run as a plain Hugging Face folder, model and tokenizer: whatever the run trained (all weights
@@ -37,6 +37,7 @@ def add(commands: SubParsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ..export import export_checkpoint
 
+    without_bars()
     folder = export_checkpoint(
         arguments.checkpoint, arguments.out, dtype=arguments.dtype, merge=arguments.merge, base=arguments.base
     )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from ..errors import ConfigError, GenerationError
-from . import CLEAN, SubParsers
+from . import CLEAN, SubParsers, without_bars
 
 _ABOUT = """\
 Leave out problems that are too easy to learn from: the base model answers each 8 times, and what it solves at least 7
@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(models) > 1:
         fix = "name one of its checkpoints"
         raise ConfigError("model", arguments.model, "one model, not a run with several checkpoints", fix)
+    without_bars()
     folder = arguments.folder or arguments.out.with_name(f"{arguments.out.stem}_samples")
     given = {name: getattr(arguments, name) for name in EvalSettings.options() if name in arguments}
     given = {name: value for name, value in given.items() if value is not None} | {"out": folder}

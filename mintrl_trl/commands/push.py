@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from ..errors import ConfigError
-from . import CLEAN, SubParsers
+from . import CLEAN, SubParsers, without_bars
 
 _ABOUT = """\
 Push the model of a run to the hub: weights and tokenizer, a model card written from the run's own files, the recipe,
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         allowed = "name or owner/name, of letters, digits and .-_"
         raise ConfigError("repo", arguments.repo, allowed, "write such a name") from error
     pusher = HubPusher(arguments.repo, private=not arguments.public, revision=arguments.revision)
+    without_bars()
     where = push_run(
         arguments.source,
         pusher,

@@ -5,7 +5,7 @@ import json
 import sys
 
 from ..errors import ConfigError
-from . import CLEAN, FINDINGS, SubParsers, pipe_may_close
+from . import CLEAN, FINDINGS, SubParsers, pipe_may_close, without_bars
 
 _EXACT, _ROUNDED = 0.001, 0.01
 
@@ -56,7 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
         if value is not None and value < least:
             raise ConfigError(name, value, f"at least {least}", "correct it")
 
-    import transformers
     from rich.console import Console
 
     from ..baselines.ablations import AblationTrainer
@@ -66,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ..reporting.replay_report import print_replay
     from ..trainer import MInTRLTrainer
 
-    transformers.logging.disable_progress_bar()
+    without_bars()
     replayer = Replayer(arguments.folder, {MInTRLConfig: MInTRLTrainer, AblationConfig: AblationTrainer})
     if arguments.step is None:
         found = replayer.replayable()

@@ -98,8 +98,8 @@ def _off_policy(run: Run, survey: Survey) -> Finding | None:
     now = ", ".join(f"{name} {run.settings[name]}" for name in _BUDGET if name in run.settings)
     return Finding(
         ACT if mean > limits.MOST_OFF_POLICY else NOTE,
-        f"Off-policy share above {limits.MOST_OFF_POLICY:.0%}",
-        f"Mean {mean:.1%}; {above} of {len(series)} updates above." + (f" Now: {now}." if now else ""),
+        f"Off-policy share above {limits.MOST_OFF_POLICY:.0%} in {above} of {len(series)} updates",
+        f"Mean {mean:.1%}." + (f" Now: {now}." if now else ""),
         "The policy learns to continue text that it would not write. Lower `max_reviews` or `correction_tokens`, or "
         "raise `chunk_tokens`; `mintrl calibrate` tries budgets before a run.",
         "off-policy",
@@ -157,7 +157,7 @@ def _bonus(run: Run, survey: Survey) -> Finding | None:
         return None
     return Finding(
         ACT,
-        "Anchor bonus above the advantage scale",
+        "The anchor's bonus is larger than the advantages",
         f"Mean bonus {mean:.3g}, mean advantage of corrected rollouts {survey.advantage_scale:.3g}.",
         "Imitating the judge outweighs being right. Lower `beta2`, set `kappa` further below 0 (`mintrl calibrate` "
         "measures it), or train with `anchor: proxy`, which has no bonus.",

@@ -114,7 +114,7 @@ _CHARTS = (
     ),
     Chart(
         "nll",
-        "Surprise of intervention tokens (nats)",
+        "How unlikely the judge's tokens are to the policy (nats)",
         "Minus the policy's log-probability; it falls as the policy learns from the judge.",
         (Series("", ("intervention/nll",)),),
     ),
@@ -126,11 +126,16 @@ _CHARTS = (
     ),
     Chart(
         "bonus",
-        "Anchor bonus",
+        "The anchor's bonus",
         "What intervention tokens add to the advantage of their rollout.",
         (Series("", ("imitation_bonus",)),),
     ),
-    Chart("loss", "Loss", "It is another loss in either phase.", (Series("", ("loss",)),)),
+    Chart(
+        "loss",
+        "Loss",
+        "Each phase has a loss of its own; compare values within one.",
+        (Series("", ("loss",)),),
+    ),
     Chart("grad-norm", "Gradient norm", "Before it is clipped.", (Series("", ("grad_norm",)),)),
     Chart(
         "mismatch",

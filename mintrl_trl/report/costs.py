@@ -55,10 +55,10 @@ def _policy(run: Run) -> dict[str, Any] | None:
     vain = sum(total_of(run, f"tokens/{name}") or 0.0 for name in ("discarded", "lookahead"))
     return _role(
         "policy",
-        "in vain: cut by the judge, or read on during a review that cut" if vain else "",
+        "not used: cut by the judge, or written during a review that cut" if vain else "",
         {
             "tokens written": written + vain,
-            "of these in vain": vain or None,
+            "of these not used": vain or None,
             "seconds": total_of(run, "seconds/rollout"),
         },
     )

@@ -53,11 +53,11 @@ def _reward(run: Run) -> dict[str, Any] | None:
 
 
 def _passes(run: Run) -> list[dict[str, Any]]:
-    """Pass@1 or the smallest k, of all problems and of each subset."""
-    names = {name for line in run.metrics for name in line}
+    """Pass@k of the smallest k, of all problems and of each subset, and of the largest one."""
+    metrics = pass_metrics({name for line in run.metrics for name in line})
     tiles = []
-    for k, found in list(pass_metrics(names).items())[:1]:
-        for subset, metric in found:
+    for k in sorted({min(metrics), max(metrics)} if metrics else ()):
+        for subset, metric in metrics[k]:
             series = run.series(metric)
             if series:
                 best_update, best = max(series, key=lambda point: point[1])

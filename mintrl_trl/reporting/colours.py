@@ -6,6 +6,7 @@ stands after it in brackets. Where no colours show, marks stand in for them: `{+
 Everything a model wrote is hostile text: it is never read as markup, and control characters are shown, not sent.
 """
 
+import re
 import unicodedata
 
 from rich.console import Console
@@ -66,11 +67,12 @@ def rollout_text(record: RolloutRecord, *, marks: bool = False, outcome: str = "
         if review.decision is Decision.NO_VERDICT:
             chunk = f"tokens {review.chunk_start} to {review.chunk_start + review.chunk_tokens}"
             text.append(f"no verdict on {chunk}: {visible(review.reason) or 'no reason'}\n", style=REASON)
-    prompt, response = ("prompt: ", "response: ") if marks else ("", "")
-    text.append(
-        prompt + ("(the same prompt)" if same_prompt else visible(record.prompt)) + f"\n{response}", style=QUIET
-    )
-    _append_response(text, record, marks)
+    before = ("prompt: ", "response: ") if marks else ("", "")
+    prompt = "(the same prompt)" if same_prompt else visible(record.prompt)
+    text.append(f"{before[0]}{prompt}\n{before[1]}", style=QUIET)
+    response = Text()
+    _append_response(response, record, marks)
+    text.append_text(_without_blank_lines(response))
     text.append("\n")
     return text
 
@@ -136,12 +138,24 @@ def _append_response(text: Text, record: RolloutRecord, marks: bool) -> None:
 
 def _append_cut(text: Text, recorded: RecordedReview, marks: bool) -> None:
     review = recorded.review
-    _append(text, recorded.discarded_text, DISCARDED, marks)
+    discarded = recorded.discarded_text.rstrip("\n")
+    _append(text, discarded, DISCARDED, marks)
     step = "" if review.step is None else f"step {review.step + 1}"  # as the judge counts
     note = ": ".join(part for part in (step, visible(review.reason)) if part)
-    text.append(f" [{note}] " if note else " ", style=REASON)
+    ends = " " if discarded == recorded.discarded_text else "\n"  # the reason stands by what it is about
+    text.append(f" [{note}]{ends}" if note else ends, style=REASON)
+
+
+def _without_blank_lines(text: Text) -> Text:
+    """The same without empty lines: steps that stand apart would fill a terminal with nothing."""
+    kept, end = Text(), 0
+    for gap in re.finditer(r"\n(?:[ \t]*\n)+", text.plain):
+        kept.append_text(text[end : gap.start() + 1])
+        end = gap.end()
+    return kept.append_text(text[end:])
 
 
 def _append(text: Text, content: str, style: str, marks: bool) -> None:
     before, after = _MARKS.get(style, ("", "")) if marks else ("", "")
-    text.append(f"{before}{visible(content)}{after}", style=style)
+    words = content.rstrip("\n") if after else content  # a closing mark stands by the words, not on a line of its own
+    text.append(f"{before}{visible(words)}{after}{content[len(words) :]}", style=style)

@@ -5,7 +5,6 @@ not known is left out, or said to be unknown. Text from settings and from models
 """
 
 import html
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from ..evaluation import EvalResult
 from ..evaluation.intervals import mean_interval
 from ..evaluation.pass_at_k import pass_at_k
 from .examples import example_markdown, find_examples
+from .hub_names import is_hub_id, started_in
 
 PAPER_TITLE = "MInTRL: Off-policy Intervention can boost On-policy RL"
 CITATION = """\
@@ -34,8 +34,6 @@ _TRL_CITATION = """\
     howpublished = {\\url{https://github.com/huggingface/trl}}
 }"""
 CURVES = "learning_curves.png"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
-_DATA_FILES = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".gz", ".zip", ".zst")
 _UNKNOWN = "not known here; see the page of the model"
 
 
@@ -116,20 +114,6 @@ def metadata(run: Run, facts: ModelFacts) -> ModelCardData:
     )
 
 
-def is_hub_id(name: str, folder: Path = Path()) -> bool:
-    """Whether a model or data set could be one of the hub's: no path, and nothing on this machine, here or seen from
-    another folder."""
-    there = Path(name).exists() or (folder / name).exists()
-    return bool(_HUB_ID.fullmatch(name)) and not there and not name.startswith(".") and not name.endswith(_DATA_FILES)
-
-
-def started_in(run: Path, settings: Mapping[str, Any]) -> Path:
-    """The folder that a run was started in, from which its paths are seen; this one where that cannot be known."""
-    written, named = run.resolve(), Path(str(settings.get("output_dir") or "."))
-    ends = 0 < len(named.parts) < len(written.parts) and written.parts[-len(named.parts) :] == named.parts
-    return written.parents[len(named.parts) - 1] if ends else Path()
-
-
 def code(value: Any) -> str:
     """A value as code in Markdown, on one line, whatever it holds."""
     text = " ".join(str(value).split())
@@ -139,7 +123,7 @@ def code(value: Any) -> str:
 def _introduction(run: Run, facts: ModelFacts) -> Iterator[str]:
     name = facts.repo.rpartition("/")[2]
     yield f"# {html.escape(name)}"
-    base = f"[{facts.base_model}](https://huggingface.co/{facts.base_model})" if facts.base_model else "a local model"
+    base = f"[{facts.base_model}](https://huggingface.co/{facts.base_model})" if facts.base_model else _local(run)
     what = "An adapter for" if facts.adapter else "A version of"
     yield (
         f"{what} {base}, trained with **{run.method if run.settings else 'mintrl_trl'}** by `mintrl_trl` on "
@@ -151,6 +135,14 @@ def _introduction(run: Run, facts: ModelFacts) -> Iterator[str]:
             "writes a short correction, and the policy goes on by itself. The policy learns from such rollouts by "
             f"regression on their outcome rewards. See *{PAPER_TITLE}*."
         )
+
+
+def _local(run: Run) -> str:
+    """A model that began the run and is not on the hub; of its path the last part alone, which says whose it is not."""
+    named = run.settings.get("model_name_or_path")
+    if named:
+        return f"the local model {code(Path(str(named)).name)}"
+    return "the base model of the small world `chains`" if run.settings.get("task") == "chains" else "a local model"
 
 
 def _use(facts: ModelFacts) -> Iterator[str]:
@@ -190,7 +182,7 @@ def _training(run: Run, whole: int) -> Iterator[str]:
             (
                 "Interventions",
                 f"at most {settings.get('max_reviews')} reviews of a rollout, after {settings.get('chunk_tokens')} "
-                f"tokens each; corrections of at most {settings.get('correction_tokens')} tokens",
+                f"tokens each; corrections of at most {_counted(settings.get('correction_tokens'), 'token')}",
             )
         )
         rows.append(("Anchor", _anchor(settings)))
@@ -339,7 +331,8 @@ def _results(run: Run, facts: ModelFacts) -> Iterator[str]:
         problems, samples = len(scores[0][1].problems), min(p.samples for p in scores[0][1].problems)
         yield (
             f"The policy alone, without any judge, on the {problems} fixed problems of the evaluation, {samples} "
-            f"samples each, after {first} and {last} updates. In brackets stands the 95 % interval over problems."
+            f"samples each, after {first} and {_counted(last, 'update')}. In brackets stands the 95 % interval over "
+            "problems."
         )
         yield _table(("", "before", "after"), rows)
     if (run.folder / CURVES).is_file():
@@ -350,13 +343,13 @@ def _results(run: Run, facts: ModelFacts) -> Iterator[str]:
             f"Reward of control rollouts in training: {first:.3g} to {last:.3g}, as a trailing mean over the last "
             "twentieth of the updates."
         )
-    yield "Commands that print these numbers from the files here, show them all on a page, and measure the model again:"
+    yield "Commands that print the training's numbers from the files here, and that measure the model on new samples:"
     yield "```shell\n" + "\n".join(_commands(run, facts)) + "\n```"
 
 
 def _commands(run: Run, facts: ModelFacts) -> Iterator[str]:
     folder = facts.repo.rpartition("/")[2]
-    yield f"hf download {facts.repo} --local-dir {folder}"
+    yield f"hf download {facts.repo if '/' in facts.repo else f'OWNER/{facts.repo}'} --local-dir {folder}"
     yield f"mintrl analyze {folder} --figures 3{' 4a' if run.evaluations else ''}"
     yield f"mintrl report {folder}"
     task = run.settings.get("task")
@@ -389,6 +382,11 @@ def _files() -> Iterator[str]:
 def _citation() -> Iterator[str]:
     yield "## Citation"
     yield f"```bibtex\n{CITATION}\n\n{_TRL_CITATION}\n```"
+
+
+def _counted(number: Any, noun: str) -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -1,8 +1,10 @@
 """Which files of a run go to the hub, gathered in one folder.
 
-Files are linked, not copied, where the file system can: they cost no space, and what is replaced by rename meanwhile
-(a checkpoint that is thinned) stays here as it was. Invariants: nothing is uploaded that is not named here; no pickle,
-since it would hold the token; of a checkpoint, nothing but the model, unless all of it is asked for.
+Weights, and a checkpoint that goes whole, are linked, not copied, where the file system can: they cost no space, and
+what is replaced by rename meanwhile (a checkpoint that is thinned) stays here as it was. Small files of the model are
+copies: whoever edits them before they are uploaded does not edit the run's. Invariants: nothing is uploaded that is not
+named here; no pickle, since it would hold the token; of a checkpoint, nothing but the model, unless all of it is asked
+for.
 """
 
 import json
@@ -72,8 +74,10 @@ def gather(
         `Path`: `target`.
     """
     target.mkdir(parents=True, exist_ok=True)
+    weights = set(own_weights(model))
     for file in model_files(model):
-        _link(file, target / file.relative_to(model))
+        put = _link if file in weights else _copy
+        put(file, target / file.relative_to(model))
     for file in run_files(run):  # appended to while it is uploaded, so what is uploaded is a copy
         if until is not None and file.suffix == ".jsonl":
             (target / file.name).write_bytes(b"".join(_lines_until(file, until)))
@@ -118,3 +122,8 @@ def _link(file: Path, target: Path) -> None:
         os.link(file, target)
     except OSError:  # another disk, or a file system without links
         shutil.copyfile(file, target)
+
+
+def _copy(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, target)

@@ -4,7 +4,7 @@ const COSTS = [
   ["retries", "count"],
   ["tokens read", "count"],
   ["tokens written", "count"],
-  ["of these in vain", "count"],
+  ["of these not used", "count"],
   ["seconds", "seconds"],
 ];
 
