@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,14 @@ def plain_weights(path: Path) -> list[Path]:
     own = [file for file in path.glob("*.safetensors") if _WEIGHTS.fullmatch(file.name)]
     adapters = [file for file in path.glob("*/adapter_model.safetensors") if not file.parent.name.startswith(".")]
     return sorted(file for file in [*own, *adapters] if file.is_file())
+
+
+def share_weights(folder: Path) -> None:
+    """Let whoever may read a model's configuration read its weights, too: safetensors keeps them to their owner."""
+    for file in plain_weights(folder):
+        for config in (file.with_name("config.json"), file.with_name("adapter_config.json")):
+            with suppress(OSError):  # none, or a disk without such rights
+                file.chmod(config.stat().st_mode & 0o777)
 
 
 def _to_disk(path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from .checkpoints import SHARDS, list_checkpoints, plain_weights, read_checkpoint, replace_text
+from .checkpoints import SHARDS, list_checkpoints, plain_weights, read_checkpoint, replace_text, share_weights
 from .errors import CheckpointError, ConfigError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -78,6 +78,7 @@ def export_checkpoint(
                 _cast_file(file, new / file.relative_to(source), DTYPES[dtype])
         else:
             _write(_merged(source, base) if adapter else _load(source), source, new, dtype)
+        share_weights(new)
         if out.is_dir():
             out.rmdir()
         new.rename(out)
@@ -116,6 +117,7 @@ def cast_in_place(checkpoint: Path) -> None:
     for file in plain_weights(checkpoint):
         _cast_file(file, file, torch.bfloat16)
     _say_bfloat16(checkpoint)
+    share_weights(checkpoint)
 
 
 def _check(checkpoint: Path) -> None:

@@ -30,6 +30,7 @@ from .checkpoints import (
     make_room,
     plain_weights,
     replace_text,
+    share_weights,
     write_mark,
 )
 from .config import MInTRLConfig
@@ -244,6 +245,7 @@ def _complete(trainer: "MInTRLTrainer", path: Path, by_process: list[tuple]) -> 
         _describe_model(trainer, path)
     if args.sync_ref_model and not args.save_only_model:
         save_model(trainer.accelerator.unwrap_model(trainer.ref_model), str(path / _REFERENCE))
+    share_weights(path)
     trainer.run_folder.describe(path, args)
     trainer.run_folder.flush()
     replace_text(path / STATE, json.dumps(run_state(trainer, by_process), indent=2) + "\n")

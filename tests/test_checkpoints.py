@@ -9,7 +9,15 @@ import torch.distributed.checkpoint
 from safetensors.torch import load_file, save_file
 
 from mintrl_trl import checkpoints
-from mintrl_trl.checkpoints import find_checkpoint, last_good, list_checkpoints, make_room, read_checkpoint, write_mark
+from mintrl_trl.checkpoints import (
+    find_checkpoint,
+    last_good,
+    list_checkpoints,
+    make_room,
+    read_checkpoint,
+    share_weights,
+    write_mark,
+)
 from mintrl_trl.errors import CheckpointError, ConfigError
 from mintrl_trl.export import cast_in_place
 from mintrl_trl.resume import check_output_folder
@@ -252,3 +260,19 @@ def test_nobody_is_told_to_go_on_with_a_run_that_has_all_its_updates(tmp_path):
             check_output_folder(SimpleNamespace(max_steps=max_steps, **new))
         assert told in error.value.fix
         assert "set_aside_older_run=true" in error.value.fix
+
+
+def test_who_may_read_the_configuration_may_read_the_weights(tmp_path):
+    path = make_checkpoint(tmp_path, 2)
+    (path / "config.json").chmod(0o640)
+    (path / "model.safetensors").chmod(0o600)
+    share_weights(path)
+    assert (path / "model.safetensors").stat().st_mode & 0o777 == 0o640
+    (path / "config.json").chmod(0o604)
+    cast_in_place(path)
+    modes = {name: (path / name).stat().st_mode & 0o777 for name in ("config.json", "model.safetensors")}
+    assert len(set(modes.values())) == 1
+    (path / "config.json").unlink()
+    (path / "model.safetensors").chmod(0o600)
+    share_weights(path)
+    assert (path / "model.safetensors").stat().st_mode & 0o777 == 0o600

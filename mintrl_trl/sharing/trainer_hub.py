@@ -19,6 +19,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 from trl.trainer.utils import get_config_model_id
 
 from .. import trl_seams
+from ..checkpoints import share_weights
 from ..errors import DataError, HubError
 from ..processes import all_or_none
 from ..reporting.plots import learning_curves
@@ -73,6 +74,8 @@ class PushesToHub:
             return
         folder = Path(output_dir or self.args.output_dir)
         trl_seams.save_gathered(self, str(folder))
+        if self.is_world_process_zero():
+            share_weights(folder)
         if self.args.push_to_hub and self.is_world_process_zero():
             try:
                 self.create_model_card()
