@@ -269,8 +269,8 @@ def peaks(arms: Sequence[str], none: str, metric: str) -> Rule:
         most = max(arms, key=lambda name: shares[name].mean)
         gain, last = (scores[name].mean - base.mean for name in (best, most))
         shown = (
-            f"gain {gain:+.1%} at a share of {shares[best].percent()} ({_short(best)}), "
-            f"{last:+.1%} at the largest, {shares[most].percent()} ({_short(most)})"
+            f"gain {100 * gain:+.1f} points at a share of {shares[best].percent()} ({_short(best)}), "
+            f"{100 * last:+.1f} at the largest, {shares[most].percent()} ({_short(most)})"
         )
         passed = all(
             scores[best].mean - other.mean > margin_of_best(scores[best], other, among)
