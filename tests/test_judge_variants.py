@@ -90,7 +90,7 @@ def test_a_placebo_rollout_in_metrics_and_records(loop):
     assert [(span.start, span.end) for span in record.spans] == [(0, 2), (2, 12)]
     assert RolloutRecord.from_json(record.to_json()) == record
     text = rollout_text(record, marks=True).plain
-    assert "101\n\n[-102\n\n103\n\n-] [step 3: wrong] 302" in text
+    assert "101\n[-102\n103-] [step 3: wrong]\n302" in text
     assert "0 of 2 reviews intervened" in text
 
 
