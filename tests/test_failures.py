@@ -215,6 +215,7 @@ def test_a_recipe_ends_with_an_exit_code_that_says_whether_to_start_it_again(err
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(130)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_what_one_process_cannot_do_costs_no_update_of_two(tmp_path, kind):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tests.lost_rank"]
