@@ -212,13 +212,21 @@ def test_hub_ids(name, answer):
 @pytest.mark.parametrize(
     ("output_dir", "place"),
     [
-        *(("runs/a", "work"), ("./runs/a/", "work"), ("a", "work/runs"), ("/work/runs/a", None), ("runs/b", None)),
+        *(
+            ("runs/a", "start"),
+            ("./runs/a/", "start"),
+            ("a", "start/runs"),
+            (Path("start/runs/a"), None),
+            ("runs/b", None),
+        ),
         *((None, None), ("", None), (".", None), ("../a", None)),
     ],
 )
 def test_where_a_run_was_started(tmp_path, output_dir, place):
-    output_dir = str(tmp_path / "work" / "runs" / "a") if output_dir == "/work/runs/a" else output_dir
-    found = started_in(tmp_path / "work" / "runs" / "a", {"output_dir": output_dir})
+    output_dir = (
+        str(tmp_path / output_dir) if isinstance(output_dir, Path) else output_dir
+    )  # an absolute one says nothing
+    found = started_in(tmp_path / "start" / "runs" / "a", {"output_dir": output_dir})
     assert found == (Path() if place is None else tmp_path / place)
 
 
