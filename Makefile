@@ -9,7 +9,7 @@
 # make quickstart   train on the small synthetic world: CPU or one GPU, nothing to download
 # make compare      MInTRL against GRPO on the small synthetic world
 # make reproduce    the paper's experiments on the small world, resumable, and docs/reproduction.md: hours; ARGS=--plan says how many
-# make reproduce-quick    the same in short: at most 15 minutes, for a look at whether all of it runs
+# make reproduce-quick    the same in short: about four minutes, for a look at whether all of it runs
 # make benchmark-rewards    verdicts, attacks and speed of the rewards: ten minutes; DATA=folder adds real pairs and programs
 # make clean        remove caches and build results (not .venv, .venv-vllm, models/ and runs/)
 

@@ -1,7 +1,7 @@
 """The paper's experiments on the small world: every cell a training run, and a page of verdicts from what came of them.
 
     python benchmarks/reproduce.py                 # all that is missing, two side by side; then the page
-    python benchmarks/reproduce.py --quick         # a small set with short runs: at most 15 minutes
+    python benchmarks/reproduce.py --quick         # a small set with short runs: about four minutes
     python benchmarks/reproduce.py --only table1   # experiments or arms whose name holds this, case apart
     python benchmarks/reproduce.py --page          # the page alone, from the summaries there are
 

@@ -21,15 +21,14 @@ HEAD = """# Settings
 A recipe (YAML) or a flag (`--name value`) sets each of these; in Python they are arguments of `MInTRLConfig`, those of
 recipes apart. All options of TRL's `GRPOConfig` are settings, too: [what they do here](trl_options.md).
 """
-TABLE_HEAD = "\n| setting | default | what |\n|---|---|---|"
+TABLE_HEAD = "| setting | default | what |\n|---|---|---|"
 
 
 class Setting(NamedTuple):
-    """A field: where it stands, its name, type and default as written, and what it is."""
+    """A field: where it stands, its name, its default as written, and what it is."""
 
     line: int
     name: str
-    type: str
     default: str
     help: str
 
@@ -48,9 +47,7 @@ def settings_page() -> str:
             heading = next((name for line, name in reversed(marks) if line < setting.line), "")
             if heading != group or setting is found[0]:
                 group = heading
-                parts.append(
-                    (f"\n### {heading}\n\n" if heading else "") + "| setting | default | what |\n|---|---|---|"
-                )
+                parts.append((f"\n### {heading}\n\n" if heading else "") + TABLE_HEAD)
             parts.append(f"| `{setting.name}` | `{setting.default}` | {setting.help} |")
         parts.append("")
     return "\n".join(parts)
@@ -70,4 +67,4 @@ def settings(text: str) -> Iterator[Setting]:
             continue
         help_text = ast.literal_eval(text_node) if isinstance(text_node, ast.Constant) else ast.unparse(text_node)
         words = " ".join(str(help_text).split()).replace("|", "\\|").replace("<", "&lt;")
-        yield Setting(node.lineno, ast.unparse(node.target), ast.unparse(node.annotation), ast.unparse(default), words)
+        yield Setting(node.lineno, ast.unparse(node.target), ast.unparse(default), words)

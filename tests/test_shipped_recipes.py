@@ -57,7 +57,7 @@ def test_a_shipped_recipe_parses_with_the_batch_it_promises(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_shipped_recipe_says_what_it_needs_and_shows(path):
-    head = [line for line in path.read_text().partition("\n\n")[0].splitlines()]
+    head = path.read_text().partition("\n\n")[0].splitlines()
     assert all(line.startswith("#") for line in head)
     assert head[0].endswith(".")
     for label in ("# Hardware: ", "# Command:  ", "# Expect:   "):

@@ -10,6 +10,7 @@ from peft import LoraConfig
 
 from mintrl_trl import FailureLimitError, JudgeError, NumericsError, trl_seams
 from mintrl_trl.objective.loss import regression_loss
+from tests.histories import read_lines
 from tests.tiny import double_precision, tiny_model
 from tests.trainers import (
     AlwaysKeep,
@@ -18,7 +19,6 @@ from tests.trainers import (
     RejectLastStep,
     assert_same_weights,
     make_trainer,
-    read_lines,
     settings,
     weights,
 )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.trainers import (
@@ -11,25 +11,12 @@ from tests.trainers import (
     TRL_SETTINGS,
     AlwaysKeep,
     Recorder,
+    Replayed,
     assert_same_weights,
     make_trainer,
     parity_reward,
     weights,
 )
-
-
-class Replayed(GRPOTrainer):
-    """TRL's own trainer, given completions."""
-
-    script: list
-
-    def _generate_single_turn(self, *args, **kwargs):
-        return self.script.pop(0), None
-
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
-        self.gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
-        return loss
 
 
 def trl_trainer(output_dir, script, reward=parity_reward, rows=ROWS, **overrides):

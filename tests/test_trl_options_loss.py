@@ -4,11 +4,19 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
-from mintrl_trl import MInTRLTrainer
 from tests.tiny import tiny_model, tiny_tokenizer
-from tests.trainers import ROWS, TRL_SETTINGS, assert_same_weights, make_trainer, parity_reward, weights
+from tests.trainers import (
+    ROWS,
+    TRL_SETTINGS,
+    Recorder,
+    Replayed,
+    assert_same_weights,
+    make_trainer,
+    parity_reward,
+    weights,
+)
 from tests.trl_options import shows
 
 pytestmark = pytest.mark.slow
@@ -23,39 +31,11 @@ def length_reward(completion_ids, **kwargs):
     return [len(ids) / 10 for ids in completion_ids]
 
 
-class Recorder(MInTRLTrainer):
-    """Keeps completions, batches and micro-batches."""
-
-    def __init__(self, *args, **kwargs):
-        self.completions, self.batches, self.micro_batches = [], [], []
-        super().__init__(*args, **kwargs)
-
-    def _generate_single_turn(self, *args, **kwargs):
-        output = super()._generate_single_turn(*args, **kwargs)
-        self.completions.append(output[0])
-        return output
-
-    def _generate_and_score_completions(self, inputs):
-        self.batches.append(super()._generate_and_score_completions(inputs))
-        return self.batches[-1]
-
-    def compute_loss(self, model, inputs, *args, **kwargs):
-        self.micro_batches.append(inputs)
-        return super().compute_loss(model, inputs, *args, **kwargs)
-
-
 def trained(output_dir, **options):
     """A run of one update of each phase."""
     trainer = make_trainer(output_dir, trainer_class=Recorder, **({"intervention_updates": 1} | options))
     trainer.train()
     return trainer
-
-
-class Replayed(GRPOTrainer):
-    """TRL's own trainer, given completions."""
-
-    def _generate_single_turn(self, *args, **kwargs):
-        return self.script.pop(0), None
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tiny models and tokenizers built in code, and a trainer that samples from a script. Nothing is downloaded."""
+"""Tiny models and tokenizers built in code, and arithmetic in double precision. Nothing is downloaded."""
 
 from contextlib import contextmanager
 

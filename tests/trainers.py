@@ -1,12 +1,11 @@
 """Trainers on tiny models with scripted doors, for the tests of the trainer."""
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from datasets import Dataset
+from trl import GRPOTrainer
 
 from mintrl_trl import KEEP, Correction, MInTRLConfig, MInTRLTrainer, Revise
 from mintrl_trl.rollouts.doors import SampledToken
@@ -181,6 +180,15 @@ class Recorder(MInTRLTrainer):
         return loss
 
 
-def read_lines(path: Path) -> list[dict]:
-    """The objects of a file of JSON Lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+class Replayed(GRPOTrainer):
+    """TRL's own trainer, given completions; keeps the gradients of its last step."""
+
+    script: list
+
+    def _generate_single_turn(self, *args, **kwargs):
+        return self.script.pop(0), None
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self.gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
+        return loss

@@ -129,14 +129,6 @@ class Experiment:
         """Every run, seed by seed."""
         return [arm.cell(seed) for seed in self.seeds for arm in self.arms]
 
-    def arm(self, name: str) -> Arm:
-        """The row of that name.
-
-        Raises:
-            KeyError: There is none.
-        """
-        return {arm.name: arm for arm in self.arms}[name]
-
     def only(self, pattern: str) -> "Experiment":
         """The arms that hold a pattern in their name, case apart."""
         return replace(self, arms=tuple(arm for arm in self.arms if pattern.lower() in arm.name.lower()))

@@ -48,6 +48,7 @@ UNTRUE_REWARDS = tuple(f"questions/{name}, {reward}" for reward in UNTRUE for na
 UNTRUE_CONST = tuple(f"questions/Const, {reward}" for reward in UNTRUE)
 UNTRUE_HARD_CONST = tuple(f"{name}, harder world" for name in UNTRUE_CONST)
 
+PEAK_RULE = "the best arm beats both no intervention and the arm with the largest share, at 99 % with spreads pooled"
 ALIKE_RULE = f"no difference in Pass@1 of all problems, and {100 * ALIKE:.0f} points ruled out"
 NOT_HIGHER_RULE = f"no higher Pass@1 of all problems, and a gain of {100 * ALIKE:.0f} points ruled out"
 NO_GAIN_RULE = (
@@ -165,19 +166,19 @@ CLAIMS: tuple[Claim, ...] = (
         "Figure 6",
         "MInTRL-Const gains most at moderate intensity, with a perfect judge.",
         peaks(PERFECT, NO_INTERVENTION, "all@1"),
-        "the best arm beats both no intervention and the arm with the largest share, at 99 % with spreads pooled",
+        PEAK_RULE,
     ),
     Claim(
         "Figure 6",
         "MInTRL-Const gains most at moderate intensity, with an imperfect judge.",
         peaks(IMPERFECT, NO_INTERVENTION, "all@1"),
-        "the best arm beats both no intervention and the arm with the largest share, at 99 % with spreads pooled",
+        PEAK_RULE,
     ),
     Claim(
         "Figure 6",
         "MInTRL-Const gains most at moderate intensity, with a judge whose words the policy cannot go on with.",
         peaks(TERSE, NO_INTERVENTION, "all@1"),
-        "the best arm beats both no intervention and the arm with the largest share, at 99 % with spreads pooled",
+        PEAK_RULE,
     ),
     Claim(
         "Figure 6",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .scores import LEAST_ERROR, Results, Score, margin, margin_of_best, matched, read
+from .scores import LEAST_ERROR, Results, Score, margin, margin_of_best, matched, read, short
 
 SHARE = "mean/off_policy_share"
 CEILING, FLOOR = 0.98, 0.02  # of Pass@k: beyond, two methods cannot be told apart
@@ -107,13 +107,8 @@ def alike(left: str, right: str, metric: str) -> Rule:
         scores = _scores(results, (left, right), metric)
         if scores is None:
             return NOT_RUN
-        shown = _listed(scores, metric)
-        if _above(scores[left], scores[right], True) or _above(scores[right], scores[left], True):
-            return Verdict(Status.NOT_REPRODUCED, shown)
-        most = abs(scores[left].mean - scores[right].mean) + margin(scores[left], scores[right])
-        if most > ALIKE:
-            return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread they may differ by {100 * most:.0f} points")
-        return Verdict(Status.REPRODUCED, shown)
+        pair = (scores[left], scores[right])
+        return _ruled_out(ALIKE, (pair, pair[::-1]), _listed(scores, metric), "they may differ by")
 
     return rule
 
@@ -125,13 +120,7 @@ def not_higher(left: str, right: str, metric: str) -> Rule:
         scores = _scores(results, (left, right), metric)
         if scores is None:
             return NOT_RUN
-        shown = _listed(scores, metric)
-        if _above(scores[left], scores[right], True):
-            return Verdict(Status.NOT_REPRODUCED, shown)
-        most = scores[left].mean - scores[right].mean + margin(scores[left], scores[right])
-        if most > ALIKE:
-            return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread the gain may be {100 * most:.0f} points")
-        return Verdict(Status.REPRODUCED, shown)
+        return _ruled_out(ALIKE, [(scores[left], scores[right])], _listed(scores, metric), "the gain may be")
 
     return rule
 
@@ -158,12 +147,7 @@ def not_above_base(arms: Sequence[str], metric: str) -> Rule:
         if scores is None or bases is None:
             return NOT_RUN
         shown = f"base {_show(bases[arms[0]], metric)}, {_listed(scores, metric)}"
-        if any(_above(scores[name], bases[name], True) for name in arms):
-            return Verdict(Status.NOT_REPRODUCED, shown)
-        most = max(scores[name].mean - bases[name].mean + margin(scores[name], bases[name]) for name in arms)
-        if most > NO_GAIN:
-            return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread the gain may be {100 * most:.0f} points")
-        return Verdict(Status.REPRODUCED, shown)
+        return _ruled_out(NO_GAIN, [(scores[name], bases[name]) for name in arms], shown, "the gain may be")
 
     return rule
 
@@ -180,7 +164,7 @@ def falls(arms: Sequence[str], curve: str) -> Rule:
                 return NOT_RUN
             passed += [last < first for first, last in pairs]
             first, last = (Score(values) for values in zip(*pairs, strict=True))
-            shown.append(f"{_short(name)} {first.number()} to {last.number()}")
+            shown.append(f"{short(name)} {first.number()} to {last.number()}")
         return Verdict(Status.REPRODUCED if all(passed) else Status.NOT_REPRODUCED, ", ".join(shown))
 
     return rule
@@ -219,14 +203,14 @@ def higher_at_cost(arms: Sequence[str], than: str, metric: str, cost: str) -> Ru
             if not lines or len(lines) < len(results.seeds(name)):
                 return NOT_RUN
             if None in lines:
-                text = f"{_short(than)} was not trained for as long as {_short(name)} costs"
+                text = f"{short(than)} was not trained for as long as {short(name)} costs"
                 return Verdict(Status.NOT_TESTABLE, text)
             left = Score(tuple(read(summary, metric) for summary in own))
             right = Score(tuple(line["pass"][subset][k] for line in lines))
             updates = sorted(line["update"] for line in lines)
             passed.append(_above(left, right, True))
             shown.append(
-                f"{_short(name)} {left.percent()}, {_short(than)} {right.percent()} after {updates[0]} to "
+                f"{short(name)} {left.percent()}, {short(than)} {right.percent()} after {updates[0]} to "
                 f"{updates[-1]} updates"
             )
         return Verdict(Status.REPRODUCED if all(passed) else Status.NOT_REPRODUCED, "; ".join(shown))
@@ -269,8 +253,8 @@ def peaks(arms: Sequence[str], none: str, metric: str) -> Rule:
         most = max(arms, key=lambda name: shares[name].mean)
         gain, last = (scores[name].mean - base.mean for name in (best, most))
         shown = (
-            f"gain {100 * gain:+.1f} points at a share of {shares[best].percent()} ({_short(best)}), "
-            f"{100 * last:+.1f} at the largest, {shares[most].percent()} ({_short(most)})"
+            f"gain {100 * gain:+.1f} points at a share of {shares[best].percent()} ({short(best)}), "
+            f"{100 * last:+.1f} at the largest, {shares[most].percent()} ({short(most)})"
         )
         passed = all(
             scores[best].mean - other.mean > margin_of_best(scores[best], other, among)
@@ -316,6 +300,16 @@ def _scores(results: Results, arms: Sequence[str], metric: str, at: int | None =
     return scores if whole else None
 
 
+def _ruled_out(limit: float, pairs: Sequence[tuple[Score, Score]], shown: str, words: str) -> Verdict:
+    """No left side above its right one, and none by `limit` with chance included; else how far it may be, in words."""
+    if any(_above(left, right, True) for left, right in pairs):
+        return Verdict(Status.NOT_REPRODUCED, shown)
+    most = max(left.mean - right.mean + margin(left, right) for left, right in pairs)
+    if most > limit:
+        return Verdict(Status.NOT_TESTABLE, f"{shown}: with this spread {words} {100 * most:.0f} points")
+    return Verdict(Status.REPRODUCED, shown)
+
+
 def _above(left: Score, right: Score, share: bool) -> bool:
     return left.mean - right.mean > margin(left, right, LEAST_ERROR if share else 0.0)
 
@@ -325,11 +319,7 @@ def _at_an_end(left: Score, right: Score) -> bool:
 
 
 def _listed(scores: Mapping[str, Score], metric: str) -> str:
-    return ", ".join(f"{_short(name)} {_show(score, metric)}" for name, score in scores.items())
-
-
-def _short(name: str) -> str:
-    return name.partition("/")[2]
+    return ", ".join(f"{short(name)} {_show(score, metric)}" for name, score in scores.items())
 
 
 def _show(score: Score, metric: str) -> str:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from .claims import SHARE
-from .scores import Results, evaluation
+from .scores import Results, evaluation, short
 
 # By the beginning of an arm's name; the first that fits, so that a method has one colour in all figures.
 METHOD_COLOURS = {
@@ -101,7 +101,7 @@ def _learning(results: Results, arms: Sequence[str]) -> Figure:
         style, marker = STYLES[seen[colour] % len(STYLES)]
         seen[colour] += 1
         runs, at = results.summaries(name), results.arm(name).at
-        label = name.partition("/")[2]
+        label = short(name)
         lines = [[line for line in run["evaluations"] if at is None or line["update"] <= at] for run in runs]
         _band(over_updates, _by(lines, lambda line: line["update"]), colour, label, marker, style)
         _band(over_tokens, _by([run["evaluations"] for run in runs], _tokens), colour, label, marker, style)
@@ -136,7 +136,7 @@ def _dynamics(results: Results, arms: Sequence[str]) -> Figure:
             found = [run["curves"].get(curve) for run in results.summaries(name)]
             curves = [[point for point in points if at is None or point[0] <= at] for points in found if points]
             if any(value for points in curves for _, value in points):
-                _band(axes, curves, _colour(name), name.partition("/")[2], marker="")
+                _band(axes, curves, _colour(name), short(name), marker="")
         _finish(axes, title, "update")
         axes.set_ylim(bottom=0)
         if axes.get_legend_handles_labels()[0] and curve == panels[0][0]:
@@ -189,13 +189,13 @@ def _points(results: Results, arms: Sequence[str]) -> Figure:
         _finish(axes, title, "")
         axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
         axes.set_xlim(-0.03, 1.03)
-    left.set_yticks(places, [name.partition("/")[2] for name in arms])
+    left.set_yticks(places, [short(name) for name in arms])
     left.set_ylim(0.4, len(arms) + 0.6)
     return figure
 
 
 def _colour(name: str) -> str:
-    method = name.partition("/")[2]
+    method = short(name)
     return next((colour for start, colour in METHOD_COLOURS.items() if method.startswith(start)), "#aa3377")
 
 

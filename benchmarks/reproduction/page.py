@@ -5,7 +5,7 @@ named there by commit, seeds, minutes and machine.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,7 @@ def write_page(
 
 
 def _head(experiments: Sequence[Experiment], summaries: Mapping[str, Mapping[str, Any]], quick: bool) -> str:
-    cells = distinct(cell for experiment in experiments for cell in experiment.cells() if cell.known)
-    done = [summaries[cell.key] for cell in cells if cell.key in summaries]
+    cells, done = _cells(experiments), _kept(experiments, summaries)
     minutes = sum(summary["minutes"] for summary in done)
     world = "docs/small_world.md" if quick else "[small_world.md](small_world.md)"
     warning = "\nThis is the quick set: one seed and short runs. It shows that all runs; its numbers say little.\n"
@@ -96,6 +95,15 @@ One mean is above another where their difference passes a one-sided Welch test a
 percentage point at least. Where both are above 98 % or below 2 %, nothing can be told. Where no difference passes, a
 claim of a difference is not reproduced, which with two or three seeds does not say that there is none.
 """
+
+
+def _cells(experiments: Sequence[Experiment]) -> list[Cell]:
+    return distinct(cell for experiment in experiments for cell in experiment.cells() if cell.known)
+
+
+def _kept(experiments: Sequence[Experiment], summaries: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Summaries of experiments' runs, as far as there are any."""
+    return [summaries[cell.key] for cell in _cells(experiments) if cell.key in summaries]
 
 
 def _failures(failed: Sequence[Cell]) -> list[str]:
@@ -255,8 +263,7 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         "| --- | ---: | --- | --- | ---: | --- |",
     ]
     for experiment in experiments:
-        cells = distinct(cell for cell in experiment.cells() if cell.known)
-        runs = [summaries[cell.key] for cell in cells if cell.key in summaries]
+        runs = _kept([experiment], summaries)
         if not runs:
             continue
         commits = ", ".join(sorted({_commit(summary["commit"]) for summary in runs}))
@@ -267,12 +274,11 @@ def _provenance(experiments: Sequence[Experiment], summaries: Mapping[str, Mappi
         minutes = sum(summary["minutes"] for summary in runs)
         row = (experiment.title, str(len(runs)), seeds, commits, f"{minutes:.0f}", machines)
         lines.append(f"| {' | '.join(row)} |")
-    cells = distinct(cell for experiment in experiments for cell in experiment.cells() if cell.known)
-    lines += _models(summaries[cell.key] for cell in cells if cell.key in summaries)
+    lines += _models(_kept(experiments, summaries))
     return "\n".join(lines)
 
 
-def _models(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
+def _models(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Which weights teachers, experts and judges had; more than one of a name is bad news."""
     counts = Counter(made_with for summary in summaries for made_with in summary.get("models", {}).items())
     lines = [f"{model} with hash {found} in {number} runs" for (model, found), number in sorted(counts.items())]

@@ -107,6 +107,11 @@ def _quantile(table: Mapping[int, float], freedom: float) -> float:
     return table[max(known for known in table if known <= max(freedom, 1.0))]
 
 
+def short(name: str) -> str:
+    """An arm's name without its experiment's."""
+    return name.partition("/")[2]
+
+
 class Results:
     """All summaries, read by arm. An arm is named `<experiment>/<arm>`; its seeds are the experiment's.
 
