@@ -28,6 +28,7 @@ _RESUME_FILES = re.compile(
     r"|pytorch_model_fsdp(\.bin|_\d+)|global_step\d+|latest|zero_to_fp32\.py"
 )
 _WEIGHTS = re.compile(r"(adapter_)?model(-\d+-of-\d+)?\.safetensors")
+ADAPTER = "adapter_config.json"  # in the folder of an adapter, and of no other model
 SHARDS = "pytorch_model_fsdp_0"  # where accelerate writes FSDP's sharded weights
 
 
@@ -232,7 +233,7 @@ def plain_weights(path: Path) -> list[Path]:
 def share_weights(folder: Path) -> None:
     """Let whoever may read a model's configuration read its weights, too: safetensors keeps them to their owner."""
     for file in plain_weights(folder):
-        for config in (file.with_name("config.json"), file.with_name("adapter_config.json")):
+        for config in (file.with_name("config.json"), file.with_name(ADAPTER)):
             with suppress(OSError):  # none, or a disk without such rights
                 file.chmod(config.stat().st_mode & 0o777)
 

@@ -11,13 +11,14 @@ import platform
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import mintrl_trl
 
 from .errors import VersionError
-from .reporting.run_folder import versions
+from .reporting.run_folder import installed_version, versions
 from .versions import check_versions
 
 _GIB = 2**30
@@ -32,9 +33,8 @@ _SAID = re.compile(
     r"NCCL_(DEBUG|P2P_DISABLE|IB_DISABLE|SHM_DISABLE|SOCKET_IFNAME)|VLLM_(USE|SERVER|ALLOW|ATTENTION|ENABLE)_\w+)"
 )
 _PLAIN = re.compile(r"[\w.,:+-]{0,60}")
-_PRIVATE = re.compile(
-    r"KEY|TOKEN|SECRET|PASS|AUTH|HOST|ADDR|URL|IP$|PATH|DIR|ROOT|USER"
-)  # in a name: its value is not told
+# In a name: its value is not told.
+_PRIVATE = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|HOST|ADDR|URL|IP$|PATH|DIR|ROOT|USER")
 _FOLDERS = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?(?:[/\\][^\s/\\:;,'\"()]+)*[/\\](?=[^\s/\\])")  # of a path in a message
 _NAMED = re.compile(r"(CUDA|NCCL|HF|HUGGING|VLLM|TORCH|PYTORCH|ACCELERATE|WANDB|TRACKIO|MINTRL|SLURM|OPENAI)_?\w*")
 
@@ -51,8 +51,8 @@ def describe_environment(variables: Mapping[str, str] | None = None) -> dict[str
         `torch` (what it can compute on), `variables`.
     """
     known = versions()
-    packages = known["packages"] | {name: _version(name) for name in _MORE_PACKAGES}
-    packages |= {name: version for name in _OPTIONAL_PACKAGES if (version := _version(name)) is not None}
+    packages = known["packages"] | {name: installed_version(name) for name in _MORE_PACKAGES}
+    packages |= {name: version for name in _OPTIONAL_PACKAGES if (version := installed_version(name)) is not None}
     packages.pop("mintrl_trl", None)
     return {
         "mintrl_trl": mintrl_trl.__version__,
@@ -83,15 +83,6 @@ def environment_text(found: Mapping[str, Any]) -> str:
         *(f"${name}: {value}" for name, value in found["variables"].items()),
     ]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _unsupported() -> str | None:
@@ -126,7 +117,12 @@ def _gpus() -> str:
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.returncode or not lines:
         return f"nvidia-smi failed: {_without_folders(done.stderr or done.stdout)[:200]}"
-    return "; ".join(f"{lines.count(line)} x {line}" for line in dict.fromkeys(lines))
+    return _counted(lines)
+
+
+def _counted(names: list[str]) -> str:
+    """`2 x H100; 1 x A100`, in the order of their first."""
+    return "; ".join(f"{number} x {name}" for name, number in Counter(names).items())
 
 
 def _torch() -> dict[str, str]:
@@ -139,8 +135,7 @@ def _torch() -> dict[str, str]:
 def _devices(torch: Any) -> dict[str, str]:
     found = {"cuda": f"{torch.version.cuda or 'not built in'}"}
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        found["devices"] = "; ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+        found["devices"] = _counted([torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())])
         found["bfloat16"] = "yes" if torch.cuda.is_bf16_supported() else "no"
     else:
         found["devices"] = "CPU only"

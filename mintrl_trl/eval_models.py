@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .checkpoints import list_checkpoints, plain_weights, read_checkpoint
+from .checkpoints import ADAPTER, list_checkpoints, plain_weights, read_checkpoint
 from .data.chains import base_model_path
 from .errors import CheckpointError, ConfigError
 from .generation.local import LocalGenerator
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 DTYPES = ("bfloat16", "float32")
 CHAINS_BASE = "chains_base"  # in a model's place: the base model of the small world
-_ADAPTER = "adapter_config.json"
 _BLOCKS, _BLOCK_BYTES = 16, 1 << 20  # of each file of weights, as many pieces of this size are read for its fingerprint
 
 
@@ -64,7 +63,7 @@ class EvalModel:
     @cached_property
     def is_adapter(self) -> bool:
         """Whether it is an adapter, which needs its base model."""
-        return self.folder is not None and (self.folder / _ADAPTER).is_file()
+        return self.folder is not None and (self.folder / ADAPTER).is_file()
 
     @cached_property
     def base(self) -> str:

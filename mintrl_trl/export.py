@@ -17,11 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from .checkpoints import SHARDS, list_checkpoints, plain_weights, read_checkpoint, replace_text, share_weights
+from .checkpoints import ADAPTER, SHARDS, list_checkpoints, plain_weights, read_checkpoint, replace_text, share_weights
 from .errors import CheckpointError, ConfigError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-_ADAPTER = "adapter_config.json"
 _GATHER = ".gather-"  # how the names of folders begin in which shards are gathered
 _SMALL = (".json", ".jinja", ".txt", ".model", ".md")
 _WIDE = (torch.float32, torch.float64)
@@ -57,7 +56,7 @@ def export_checkpoint(
     _check(checkpoint)
     if checkpoint.resolve() in out.resolve().parents:
         raise ConfigError("out", str(out), "a folder outside of the checkpoint", "name another")
-    adapter = (checkpoint / _ADAPTER).is_file()
+    adapter = (checkpoint / ADAPTER).is_file()
     if not adapter and (merge or base):
         name, value = ("merge", True) if merge else ("base", base)
         raise ConfigError(name, value, "unset for a checkpoint of all weights", f"leave {name} out")
@@ -73,7 +72,7 @@ def export_checkpoint(
         else:
             source = checkpoint
         if adapter and not merge:
-            _copy_small_files(source, new, only=("README.md", _ADAPTER, "tokenizer", "chat_template"))
+            _copy_small_files(source, new, only=("README.md", ADAPTER, "tokenizer", "chat_template"))
             for file in plain_weights(source):
                 _cast_file(file, new / file.relative_to(source), DTYPES[dtype])
         else:
@@ -146,7 +145,7 @@ def _merged(source: Path, base: str | None) -> torch.nn.Module:
     """The base model with the adapter added to its weights, in float32."""
     from peft import PeftModel
 
-    config = json.loads((source / _ADAPTER).read_text(encoding="utf-8"))
+    config = json.loads((source / ADAPTER).read_text(encoding="utf-8"))
     named = base or config.get("base_model_name_or_path")
     fix = "pass base=... (on the command line --base), a hub id or a folder"
     if not named:
@@ -187,7 +186,7 @@ def _gather_shards(checkpoint: Path, out: Path) -> list[Path]:
     tensors = torch.load(gathered, map_location="cpu", weights_only=True)
     tensors = tensors.get("model", tensors)
     gathered.unlink()
-    name = "adapter_model.safetensors" if (checkpoint / _ADAPTER).is_file() else "model.safetensors"
+    name = "adapter_model.safetensors" if (checkpoint / ADAPTER).is_file() else "model.safetensors"
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, out / name, metadata={"format": "pt"})
     return [out / name]
 

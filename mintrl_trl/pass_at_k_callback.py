@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from .errors import ConfigError
 from .evaluation import EvalProblem, EvalResult, ProblemResult, evaluate_policy
 from .processes import all_or_none
-from .reporting.live import LiveProgress
+from .signs_of_life import live_progress
 
 if TYPE_CHECKING:
     from .recipe import RecipeArguments
@@ -92,7 +92,7 @@ class PassAtKCallback(TrainerCallback):
 
     def _evaluate_here(self, update: int) -> None:
         trainer = self.trainer
-        label, show = f"evaluation after {update} update{'' if update == 1 else 's'}", trainer.args.show_progress
+        label = f"evaluation after {update} update{'' if update == 1 else 's'}"
         with trainer.policy.generating(), trainer.door_counters.apart():
             result = evaluate_policy(
                 trainer.policy.generator,
@@ -103,9 +103,7 @@ class PassAtKCallback(TrainerCallback):
                 max_completion_tokens=self.max_length,
                 run_seed=trainer.args.seed,
                 update=update,
-                watch=lambda sampler: LiveProgress(
-                    sampler.progress, label, enabled=show, time_left=True, noun="responses"
-                ),
+                watch=lambda sampler: live_progress(trainer, sampler.progress, label, time_left=True, noun="responses"),
             )
         self.results[update] = result
         self.console.print(f"{label}: {self._scores(result)}", markup=False)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from trl import get_peft_config, get_quantization_config
 
 from .analysis.runs import last_written
-from .checkpoints import list_checkpoints, plain_weights
+from .checkpoints import ADAPTER, list_checkpoints, plain_weights
 from .config import MInTRLConfig
 from .config_ablations import SWITCHES, AblationConfig
 from .config_judge import WIRE_SETTINGS
@@ -30,13 +30,12 @@ from .replay_trainer import NoDoor, Replay, recorded_reward, replay_class
 from .reporting.records import RolloutRecord
 from .reporting.replay_report import ReplayedUpdate
 from .reporting.rollout_index import RolloutFilter, RolloutIndex
-from .reporting.run_folder import WEIGHTS_BEFORE, RunFolder
+from .reporting.run_folder import RunFolder, weights_before
 from .rollouts.schedule import Phase
 from .trainer import MInTRLTrainer
 from .training_rows import load_tokenizer
 
 METHODS = ("mintrl", "grpo")  # whose updates are made of what a run folder records
-_ADAPTER = "adapter_config.json"
 _NAMED = 3  # of what broke
 _A_DEVICE = {None: "a GPU", "cpu": "a CPU", "cuda": "a GPU"}
 
@@ -122,9 +121,9 @@ class Replayer:
             if checkpoint.mark is not None and plain_weights(checkpoint.path):
                 thinned = bool(checkpoint.mark.get("thinned"))
                 found[checkpoint.update + 1] = Weights(str(checkpoint.path), checkpoint.path.name, rounded=thinned)
-        for path in self.folder.glob(f"{WEIGHTS_BEFORE}*"):  # of an update that broke
-            if plain_weights(path) and (number := path.name.removeprefix(WEIGHTS_BEFORE)).isdecimal():
-                found[int(number)] = Weights(str(path), path.name)
+        for number, path in weights_before(self.folder).items():
+            if plain_weights(path):
+                found[number] = Weights(str(path), path.name)
         with RolloutIndex(self.folder) as index:
             made = set(index.updates())
         return {update: weights for update, weights in sorted(found.items()) if update in made}
@@ -253,13 +252,13 @@ class Replayer:
             raise ConfigError("step", update, allowed, "name one of those")
 
     def _is_adapter(self, weights: Weights) -> bool:
-        return (Path(weights.source) / _ADAPTER).is_file() or bool(self.recipe.get("use_peft") and weights.is_base)
+        return (Path(weights.source) / ADAPTER).is_file() or bool(self.recipe.get("use_peft") and weights.is_base)
 
     def _trainer(self, args: MInTRLConfig, records: list[RolloutRecord], weights: Weights) -> Replay:
         policy = PolicyArguments(**{n: v for n, v in self.recipe.items() if n in PolicyArguments.__dataclass_fields__})
         model: str | PreTrainedModel = weights.source
         tokenizer = load_tokenizer(weights.source, args)
-        if (Path(weights.source) / _ADAPTER).is_file():
+        if (Path(weights.source) / ADAPTER).is_file():
             model = _adapted(Path(weights.source), args)
             args.model_init_kwargs = None
         prompts = {record.prompt: None for record in records}  # rows for the trainer to look at; none is sampled from
@@ -349,7 +348,7 @@ def _logs_each(args: MInTRLConfig) -> bool:
 
 def _adapted(folder: Path, args: MInTRLConfig) -> PeftModel:
     """An adapter on its base model, ready to train."""
-    config = json.loads((folder / _ADAPTER).read_text(encoding="utf-8"))
+    config = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))
     options = {name: value for name, value in (args.model_init_kwargs or {}).items() if value is not None}
     try:
         base = AutoModelForCausalLM.from_pretrained(config["base_model_name_or_path"], **options)

@@ -48,7 +48,6 @@ class Replay(MInTRLTrainer):
     """In front of a trainer's class: its batch is the recorded one. Give it to [`replay_class`] for other trainers."""
 
     records: Sequence[RolloutRecord]
-    gradients: dict[str, Tensor]
 
     def replay(self, records: Sequence[RolloutRecord], update: int) -> tuple[float, float]:
         """Forward and backward of an update.
@@ -156,8 +155,6 @@ def _replayed(record: RolloutRecord, seen: dict[str, Any]) -> ReplayedRollout:
 
 def replay_class(trainer_class: type[MInTRLTrainer]) -> type[Replay]:
     """[`Replay`] in front of a trainer of the same settings."""
-    return (
-        Replay
-        if trainer_class is MInTRLTrainer
-        else type(f"Replay{trainer_class.__name__}", (Replay, trainer_class), {})
-    )
+    if trainer_class is MInTRLTrainer:
+        return Replay
+    return type(f"Replay{trainer_class.__name__}", (Replay, trainer_class), {})

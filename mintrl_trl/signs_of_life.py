@@ -4,7 +4,7 @@ It puts the trainer's settings and the names of its servers into `reporting`'s d
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .reporting.live import LiveProgress
 from .reporting.run_folder import jsonable
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from .trainer import MInTRLTrainer
 
 
-def live_progress(trainer: "MInTRLTrainer", progress: Callable[[], Progress], label: str) -> LiveProgress:
+def live_progress(trainer: "MInTRLTrainer", progress: Callable[[], Progress], label: str, **shown: Any) -> LiveProgress:
     """What shows, while rollouts are made, how they come along. On the main process.
 
     Args:
         trainer ([`MInTRLTrainer`]): Whose rollouts.
         progress (`Callable[[], Progress]`): Snapshot of what makes them.
         label (`str`): What is being made.
+        **shown: `time_left` and `noun` of [`LiveProgress`].
     """
     args = trainer.args
     doors = jsonable({"policy": ", ".join(args.server_urls), "judge": args.judge_base_url or ""})  # without secrets
@@ -33,7 +34,7 @@ def live_progress(trainer: "MInTRLTrainer", progress: Callable[[], Progress], la
         return [f"{one.server}, {one.seconds:.0f} of {one.limit_seconds:.0f} s" for one in outages]
 
     stall_seconds = float(args.stall_seconds)
-    return LiveProgress(progress, label, enabled=show, stall_seconds=stall_seconds, doors=doors, away=away)
+    return LiveProgress(progress, label, enabled=show, stall_seconds=stall_seconds, doors=doors, away=away, **shown)
 
 
 def watchdog(trainer: "MInTRLTrainer") -> Watchdog:

@@ -116,8 +116,8 @@ class StepClock:
     def start(self, stage: str) -> None:
         """Begin an update in `stage`, whatever was before."""
         self._seconds.clear()
+        self._since = self._now()  # first: `current` may be asked in between
         self._stages = [stage]
-        self._since = self._now()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

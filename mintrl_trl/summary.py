@@ -16,7 +16,7 @@ from rich.table import Table
 from .checkpoints import last_good
 from .errors import DataError
 from .evaluation import EvalResult
-from .reporting.colours import print_rollout
+from .reporting.colours import needs_marks, print_rollout
 from .reporting.plots import learning_curves
 from .reporting.records import RolloutRecord
 from .reporting.run_folder import RunFolder
@@ -54,7 +54,7 @@ def print_summary(
     folder = RunFolder(output_dir)
     record = corrected_rollout(folder)
     if record is not None:
-        legend = "green: the judge's, struck through: cut" if console.color_system else "{+the judge's+}, [-cut-]"
+        legend = "{+the judge's+}, [-cut-]" if needs_marks(console) else "green: the judge's, struck through: cut"
         console.rule(f"a correction ({legend}, in brackets: why)")
         print_rollout(record, console, outcome="rescued" if _rescued(folder, record) else "")
         console.rule()

@@ -4,7 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from mintrl_trl.reporting.grids import grid, in_parts, print_fitting
+from mintrl_trl.reporting.grids import in_parts, new_grid, print_fitting
 
 
 def shown(forms, width):
@@ -14,7 +14,7 @@ def shown(forms, width):
 
 
 def form(narrow, name):
-    made = grid(["name"], ["Pass@1"], narrow=narrow)
+    made = new_grid(["name"], ["Pass@1"], narrow=narrow)
     made.add_row(name, "50.0")
     return made
 

@@ -1,5 +1,8 @@
 """Pass@k while training: when it is measured, by whom, and that training does not notice."""
 
+import asyncio
+import logging
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,6 +11,7 @@ from transformers import TrainerControl, TrainerState
 
 from mintrl_trl.errors import ConfigError
 from mintrl_trl.pass_at_k_callback import PassAtKCallback
+from mintrl_trl.reporting import live
 from mintrl_trl.tasks import Task
 from tests.tiny import tiny_tokenizer
 from tests.trainers import (
@@ -52,6 +56,32 @@ def test_before_every_few_updates_and_after_each_once(tmp_path, every, updates):
     assert list(callback.results) == updates
     logged = [line["update"] for line in trainer.run_folder.metrics() if "eval/pass@1" in line]
     assert logged == updates
+
+
+def test_a_generator_that_hangs_is_named_after_the_time_that_is_set(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    warned = threading.Event()
+    log = logging.getLogger(live.__name__)
+    log.addFilter(lambda record: warned.set() or True)
+
+    def reward(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    class Hanging(HashGenerator):
+        async def stream(self, *args, **kwargs):
+            assert await asyncio.to_thread(warned.wait, 20)
+            async for piece in super().stream(*args, **kwargs):
+                yield piece
+
+    trainer = make_trainer(tmp_path, generator=Hanging(), show_progress=True, stall_seconds=0.05, max_steps=1)
+    trainer.add_callback(PassAtKCallback(trainer, task(reward=reward), arguments(samples=1)))
+    try:
+        trainer.train()
+    finally:
+        trainer.close()
+        log.filters.clear()
+    first = next(record.message for record in caplog.records if record.name == live.__name__)
+    assert first.startswith("evaluation after 0 updates: nothing has moved for 0 s; waiting for tokens for 4 rollouts")
 
 
 def test_scores_are_counted_and_logged_for_each_subset(tmp_path):

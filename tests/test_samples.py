@@ -103,6 +103,13 @@ def test_problems_may_be_more_or_fewer_where_those_of_both_are_the_same(folder):
     assert four.header() == more
 
 
+def test_a_folder_with_one_fingerprint_for_all_problems_is_refused(folder):
+    older = SampleFolder(folder.path.parent / "older")
+    older.begin(SETTINGS | {"prompt_ids": "0f"})
+    with pytest.raises(ConfigError, match=r"differs in prompt_ids"):
+        older.begin(SETTINGS | {"prompt_ids": {"a": "1"}})
+
+
 def test_samples_of_other_weights_are_said_to_be_that(folder):
     retrained = SETTINGS | {"model": SETTINGS["model"] | {"fingerprint": "other"}}
     with pytest.raises(ConfigError, match=r"samples of these weights; it has others'.*delete .*if these samples"):

@@ -36,7 +36,7 @@ from trl.trainer.utils import create_model_from_path
 
 from ..batch_report import DoorCounters
 from ..checkpoint_state import decisive_settings, describe_data, settings_part
-from ..checkpoints import replace_text
+from ..checkpoints import ADAPTER, replace_text
 from ..errors import ConfigError
 from ..pass_at_k_callback import PassAtKCallback
 from ..policy import Policy, build_policy
@@ -327,7 +327,7 @@ def _load(recipe: "Recipe", task: "Task", folder: Path) -> Any:
     if (quantization := get_quantization_config(recipe.policy)) is not None:
         loading["quantization_config"] = quantization
     recipe.config.model_init_kwargs = None  # the trainer gets a loaded model
-    if (folder / "adapter_config.json").exists():
+    if (folder / ADAPTER).exists():
         base = create_model_from_path(task.model, **loading)
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
     loading.pop("revision", None)

@@ -65,11 +65,9 @@ def recipe_fragment(pilot: Pilot, measured_on: str) -> str:
         pilot ([`Pilot`]): The chosen one.
         measured_on (`str`): Model, judge and problems, in words.
     """
-    difference = pilot.gain.difference
-    low, high = 100 * difference.low, 100 * difference.high
     lines = [
         f"# Measured by mintrl calibrate: {measured_on}",
-        f"# Reward gain {100 * difference.value:+.1f} points [{low:+.1f}, {high:+.1f}], p {pilot.gain.p_value:.2g}; "
+        f"# Reward gain {pilot.gain.difference.in_points(' points')}, p {pilot.gain.p_value:.2g}; "
         f"off-policy share {pilot.off_policy_share:.2%}; revise rate {pilot.metrics['judge/revise_rate']:.1%}",
         f"chunk_tokens: {pilot.budget.chunk_tokens}",
         f"max_reviews: {pilot.budget.max_reviews}",

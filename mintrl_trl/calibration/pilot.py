@@ -201,7 +201,7 @@ def _line(key: Key, rollout: Rollout, counters: Mapping[str, float]) -> dict[str
         "problem": key[0],
         "sample": key[1],
         "spans": spans,
-        "reviews": [asdict(review) | {"decision": review.decision.value} for review in rollout.reviews],
+        "reviews": [review.to_json() for review in rollout.reviews],
         "seconds": rollout.seconds,
         "held_up_seconds": rollout.held_up_seconds,
         "counters": dict(counters),
@@ -215,16 +215,7 @@ def _rollout(ids: Sequence[int], stop: str, line: Mapping[str, Any]) -> Rollout:
         logps = None if span["logps"] is None else tuple(span["logps"])
         spans.append(Span(tuple(ids[start:end]), Author(span["author"]), span["version"], logps))
         start = end
-    reviews = tuple(
-        ReviewRecord(
-            **{
-                **review,
-                "decision": Decision(review["decision"]),
-                "discarded_ids": tuple(review["discarded_ids"]),
-            }
-        )
-        for review in line["reviews"]
-    )
+    reviews = tuple(map(ReviewRecord.from_json, line["reviews"]))
     row = sample_row(line["problem"], line["sample"])
     request = RolloutRequest(row, (0,), Problem(""), Role.INTERVENED, update=0)  # what was asked is in the header
     seconds, held_up = line["seconds"], line["held_up_seconds"]

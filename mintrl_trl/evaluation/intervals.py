@@ -62,6 +62,11 @@ class Interval:
     high: float
     level: float = LEVEL
 
+    def in_points(self, unit: str = "") -> str:
+        """A difference of shares, in percentage points: `+1.2 [-0.3, +2.7]`, with `unit` right behind the value."""
+        value, low, high = (f"{100 * one:+.1f}" for one in (self.value, self.low, self.high))
+        return f"{value}{unit} [{low}, {high}]"
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -156,11 +156,12 @@ class SampleFolder:
                 raise ConfigError("out", str(self.path), allowed, "name another folder")
             header = wanted
         else:
-            there, asked = (one.get("prompt_ids", {}).items() for one in (header, wanted))
-            if there < asked:
-                header |= {name: wanted[name] for name in _OF_PROBLEMS if name in wanted}
-            elif asked < there:
-                wanted |= {name: header[name] for name in _OF_PROBLEMS if name in header}
+            there, asked = (one.get("prompt_ids") for one in (header, wanted))
+            if isinstance(there, dict) and isinstance(asked, dict):  # an older version wrote one for all problems
+                if there.items() < asked.items():
+                    header |= {name: wanted[name] for name in _OF_PROBLEMS if name in wanted}
+                elif asked.items() < there.items():
+                    wanted |= {name: header[name] for name in _OF_PROBLEMS if name in header}
             differing = differences(header, wanted)
             if differing and (few := len(header.get("ids", ()))) != len(wanted.get("ids", ())):
                 allowed = f"a folder of samples of the same problems; it has {few:,} of {header.get('benchmark')}, not "

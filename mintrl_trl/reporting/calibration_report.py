@@ -14,8 +14,7 @@ from ..calibration.pilot import Pilot
 from ..calibration.result import Calibration
 from ..evaluation.intervals import Interval
 from .data_report import plain
-from .grids import grid as new_grid
-from .grids import print_fitting
+from .grids import new_grid, print_fitting
 
 
 def print_calibration(found: Calibration, console: Console) -> None:
@@ -42,8 +41,7 @@ def _print_gains(found: Calibration, console: Console) -> None:
     rows = []
     for pilot in found.pilots:
         gain = pilot.gain.difference
-        shown = f"{100 * gain.value:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-        cells = [f"{pilot.reward.value:.1%}", shown, f"{pilot.gain.p_value:.2g}", f"{pilot.rescued:.1%}"]
+        cells = [f"{pilot.reward.value:.1%}", gain.in_points(), f"{pilot.gain.p_value:.2g}", f"{pilot.rescued:.1%}"]
         kappa = "-" if pilot.kappa is None else f"{pilot.kappa:.4f}"
         rows.append([*cells, f"{pilot.off_policy_share:.2%}", kappa])
     title = "What interventions bring (rescued: problems without a right control; gain: with its 95 % interval)"
@@ -111,11 +109,9 @@ def _print_alarms(one: Alarms, console: Console) -> None:
 
 
 def _print_rescue(one: Rescue, console: Console) -> None:
-    difference = one.difference.difference
-    low, high = 100 * difference.low, 100 * difference.high
     line = f"  From {one.cases:,} cuts of {one.problems:,} problems, {one.continuations} continuations each way: "
     line += f"{one.without:.1%} right without the correction, {one.with_correction:.1%} with it, "
-    line += f"{100 * difference.value:+.1f} points [{low:+.1f}, {high:+.1f}], p {one.difference.p_value:.2g}."
+    line += f"{one.difference.difference.in_points(' points')}, p {one.difference.p_value:.2g}."
     console.print(line, markup=False, soft_wrap=True)
 
 

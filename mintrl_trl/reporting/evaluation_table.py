@@ -14,8 +14,7 @@ from rich.text import Text
 from ..evaluation.intervals import Interval
 from ..evaluation.table import Cell, Table
 from .data_report import plain
-from .grids import grid as new_grid
-from .grids import in_parts, print_fitting
+from .grids import in_parts, new_grid, print_fitting
 
 _RULES = {
     "best average": "best average (chosen on the test sets, as the paper's main tables are)",
@@ -93,10 +92,8 @@ def _print_differences(table: Table, console: Console) -> None:
     def draw(narrow: bool, split: bool) -> Grid:
         grid = new_grid(["model", "on"], ["difference", "p"], narrow=narrow)
         for one in table.differences:
-            difference = one.comparison.difference
-            shown = f"{100 * difference.value:+.1f} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
             style = "bold" if one.corrected < _SIGNIFICANT else ""
-            numbers = (Text(shown, style), Text(f"{one.corrected:.2g}", style))
+            numbers = (Text(one.comparison.difference.in_points(), style), Text(f"{one.corrected:.2g}", style))
             grid.add_row(_name(one.model, split), Text(plain(one.column)), *numbers)
         return grid
 

@@ -17,7 +17,7 @@ from .data_report import plain
 _ANY_WIDTH = 10_000  # characters, to measure what a table would take
 
 
-def grid(names: Sequence[str], numbers: Sequence[str], *, narrow: bool) -> Table:
+def new_grid(names: Sequence[str], numbers: Sequence[str], *, narrow: bool) -> Table:
     """An empty table.
 
     Args:

@@ -14,7 +14,6 @@ from ..errors import DataError
 from ..rollouts.doors import Vocabulary
 from ..rollouts.rollout import (
     Author,
-    Decision,
     Problem,
     ReviewRecord,
     Role,
@@ -241,20 +240,12 @@ def _span_from_json(fields: Mapping[str, Any]) -> RecordedSpan:
 
 
 def _review_to_json(recorded: RecordedReview) -> dict[str, Any]:
-    review = recorded.review
-    return vars(review) | {
-        "decision": review.decision.value,
-        "discarded_ids": list(review.discarded_ids),
-        "discarded_text": recorded.discarded_text,
-    }
+    return recorded.review.to_json() | {"discarded_text": recorded.discarded_text}
 
 
 def _review_from_json(fields: Mapping[str, Any]) -> RecordedReview:
-    review = dict(fields) | {
-        "decision": Decision(fields["decision"]),
-        "discarded_ids": tuple(fields["discarded_ids"]),
-    }
-    return RecordedReview(discarded_text=review.pop("discarded_text"), review=ReviewRecord(**review))
+    review = dict(fields)
+    return RecordedReview(discarded_text=review.pop("discarded_text"), review=ReviewRecord.from_json(review))
 
 
 def _known(value: float | None) -> float | None:

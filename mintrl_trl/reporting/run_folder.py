@@ -132,7 +132,7 @@ class RunFolder:
         """
         tails = {name: self._end_of(name, update) for name in _LINES if (self.path / name).exists()}
         tails = {name: end for name, end in tails.items() if end < (self.path / name).stat().st_size}
-        broken = (path for path in self.path.glob(f"{WEIGHTS_BEFORE}*") if _update_of(path) > update)
+        broken = (path for number, path in weights_before(self.path).items() if number > update)
         checkpoints = [*checkpoints, *broken]
         if not tails and not checkpoints:
             return None
@@ -275,10 +275,10 @@ class RunFolder:
                     yield number, line
 
 
-def _update_of(path: Path) -> int:
-    """The update in the name of a folder with the weights before it; 0 where there is none."""
-    number = path.name.removeprefix(WEIGHTS_BEFORE)
-    return int(number) if number.isdecimal() else 0
+def weights_before(folder: Path) -> dict[int, Path]:
+    """Folders with the weights of updates that broke, by update."""
+    named = ((path.name.removeprefix(WEIGHTS_BEFORE), path) for path in folder.glob(f"{WEIGHTS_BEFORE}*"))
+    return {int(number): path for number, path in named if number.isdecimal()}
 
 
 def _ends_inside_a_line(file: BinaryIO) -> bool:
@@ -329,16 +329,18 @@ def _without_secrets(text: str) -> str:
     return _SECRET_IN_ADDRESS.sub(rf"\1{HIDDEN}", _SECRET_VALUE.sub(HIDDEN, text))
 
 
+def installed_version(package: str) -> str | None:
+    """Version of a package; `None` where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def versions() -> dict[str, Any]:
     """What runs here: package versions (None: not installed), Python, platform, git commit of a source checkout."""
-    packages = {}
-    for name in _PACKAGES:
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            packages[name] = None
     return {
-        "packages": packages,
+        "packages": {name: installed_version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "git_commit": _git_commit(Path(__file__).parent),

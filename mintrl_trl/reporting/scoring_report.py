@@ -13,8 +13,7 @@ from rich.text import Text
 from ..evaluation.benchmarks import LoadedBenchmark
 from ..evaluation.known_responses import ScoringCheck
 from .data_report import plain
-from .grids import grid as new_grid
-from .grids import in_parts, print_fitting
+from .grids import in_parts, new_grid, print_fitting
 
 
 def print_scoring(

@@ -4,11 +4,12 @@ Invariant: concatenating the spans of a `Rollout` gives exactly the response ids
 with its author. Nothing here knows text, a tokenizer, a model, a server or a file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 
 class Author(Enum):
@@ -114,6 +115,20 @@ class ReviewRecord:
     def cuts(self) -> bool:
         """Whether the chunk was cut at this review, with a correction or without."""
         return self.intervened or bool(self.discarded_ids)
+
+    def to_json(self) -> dict[str, Any]:
+        """The call as plain JSON values."""
+        return vars(self) | {"decision": self.decision.value, "discarded_ids": list(self.discarded_ids)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "ReviewRecord":
+        """Read `to_json`'s object back.
+
+        Raises:
+            KeyError, TypeError, ValueError: A field is missing, unknown or holds something else.
+        """
+        read = {"decision": Decision(fields["decision"]), "discarded_ids": tuple(fields["discarded_ids"])}
+        return cls(**{**fields, **read})
 
 
 @dataclass(frozen=True)

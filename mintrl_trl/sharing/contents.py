@@ -11,13 +11,13 @@ from pathlib import Path
 
 from huggingface_hub.errors import RepositoryNotFoundError
 
+from ..checkpoints import ADAPTER
 from ..export import merge_adapter
 from .card import ModelFacts, judge_model, model_card
 from .folders import CARD, RECIPE, gather
 from .hub_names import is_hub_id, started_in
 from .recipe_file import recipe_yaml, run_settings
 
-ADAPTER = "adapter_config.json"
 WAITING = ".hub-"  # how the names of folders begin that wait to be uploaded
 
 

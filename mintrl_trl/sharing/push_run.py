@@ -6,11 +6,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ..checkpoints import last_good, read_checkpoint
+from ..checkpoints import ADAPTER, last_good, read_checkpoint
 from ..errors import CheckpointError, ConfigError, DataError, HubError
 from ..reporting.plots import learning_curves
 from ..reporting.run_folder import RunFolder
-from .contents import ADAPTER, WAITING, card_of, fill
+from .contents import WAITING, card_of, fill
 from .folders import is_checkpoint, own_weights
 from .pusher import HubPusher
 
