@@ -46,6 +46,7 @@ class Hub:
     requests: list[str] = field(default_factory=list)
     fails: Callable[[str], int | None] = lambda path: None
     before: Callable[[str], None] = lambda path: None  # called with each path; may wait
+    fault_headers: dict[str, str] = field(default_factory=dict)  # of what `fails` answers
 
     def files(self, repo: str) -> dict[str, bytes]:
         return self.repos[repo].files
@@ -101,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(f"{self.command} {path}")
         self.hub.before(path)
         if (status := self.hub.fails(path)) is not None:
-            self._send(status, {"error": "scripted fault"})
+            self._send(status, {"error": "scripted fault"}, self.hub.fault_headers)
             return
         parts = path.strip("/").split("/")
         open_to_all = path.startswith("/objects/") or path == "/api/validate-yaml"

@@ -2,11 +2,13 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.utils import get_session
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -152,6 +154,51 @@ def test_a_hub_that_never_answers_holds_no_run(tmp_path, hub, caplog, monkeypatc
     assert "ReadTimeout" in warnings(caplog)[0]
 
 
+@pytest.fixture
+def pauses(monkeypatch) -> list[float]:
+    """Seconds that huggingface_hub would have slept before it tried again; it does not sleep."""
+    slept: list[float] = []
+    monkeypatch.setattr(huggingface_hub.utils._http, "time", SimpleNamespace(sleep=slept.append))
+    return slept
+
+
+def staged(tmp_path):
+    folder = tmp_path / "staged"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_a_refused_connection_lifts_no_limit_of_the_push(tmp_path, hub, monkeypatch, pauses):
+    monkeypatch.setattr(pusher, "_UPLOAD_SECONDS", 0.2)
+    client, released, refused = type(get_session()), threading.Event(), []
+    request = client.request
+
+    def refused_once(self, method, url, **kwargs):
+        if "preupload" in url and not refused:
+            refused.append(url)
+            url = "http://127.0.0.1:9"
+        return request(self, method, url, **kwargs)
+
+    monkeypatch.setattr(client, "request", refused_once)
+    hub.before = lambda path: released.wait(10) if "commit" in path else None
+    with pytest.raises(HubError, match="ReadTimeout"):
+        pusher.HubPusher("run").push(staged(tmp_path), "Held")
+    released.set()
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(503, {"Retry-After": "86400"}), (429, {"RateLimit": '"api";r=0;t=86400'})],
+)
+def test_a_hub_that_asks_for_a_day_holds_no_push(tmp_path, hub, pauses, status, headers):
+    hub.fails, hub.fault_headers = lambda path: status if "preupload" in path else None, headers
+    with pytest.raises(HubError, match=str(status)):
+        pusher.HubPusher("run").push(staged(tmp_path), "Put off")
+    assert pauses == [301.0] * 5
+
+
 def test_no_hub_at_all(tmp_path, hub, caplog, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     trained(pushing(tmp_path, save_strategy="no"))
@@ -185,9 +232,10 @@ def test_a_push_by_name_says_what_went_wrong(tmp_path, hub):
     hub.fails = lambda path: None
     trainer.push_to_hub("By name", tags="mine")
     commit = trainer.push_to_hub("Beside", blocking=False)
-    trainer.hub.wait()
-    assert commit.result().commit_url.startswith(f"{hub.url}/me/run/commit/")
     trainer.push_to_hub("Elsewhere", private=False)
+    assert commit.done()
+    assert commit.result().commit_url.startswith(f"{hub.url}/me/run/commit/")
+    assert trainer.hub.counters() == {"hub/pushes": 3.0, "hub/failed_pushes": 1.0}
     trainer.close()
     assert hub.repos["me/run"].commits == ["By name", "Beside", "Elsewhere"]
     assert hub.repos["me/run"].private  # as it was made

@@ -2,21 +2,22 @@
 
 It owns the repository's name, the connection, and a thread for uploads beside the training. It decides nothing about
 when to push, and knows no trainer. Invariants: a repository is made private unless told otherwise, and nothing goes
-to a public one while private is wanted; no call waits without end; a failed push is counted and told, and raised to
-none but those who wait for it; a folder that was handed over is deleted afterwards.
+to a public one while private is wanted; no call waits without end, whatever the hub does or asks for; a failed push is
+counted and told, and raised to none but those who wait for it; a folder that was handed over is deleted afterwards.
 """
 
 import logging
+import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, set_client_factory
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from huggingface_hub.utils import get_session
+from huggingface_hub.utils import _http, get_session
 
 from ..errors import ConfigError, HubError
 from ..reporting.run_folder import jsonable
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 _OF_OLDER_WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "adapter_model*", "adapter_config.json"]
 # How long a connection may be silent; huggingface_hub waits without end, so a hub that hangs would hold the run.
 _ANSWER_SECONDS, _UPLOAD_SECONDS = 30.0, 300.0
+_LONGEST_PAUSE = 300  # seconds that the hub may ask for before the next try: the time over which it counts requests
+_PAUSE = re.compile(r"(\bt\s*=\s*|^)(\d+)")  # in the headers RateLimit and Retry-After
 
 
 class HubPusher:
@@ -38,7 +41,6 @@ class HubPusher:
         private (`bool`, *optional*, defaults to `True`): Whether the repository is, or is made, private; `None` leaves
             that to the hub.
         revision (`str`, *optional*): The branch to push to.
-        api (`HfApi`, *optional*): The connection.
     """
 
     def __init__(
@@ -48,10 +50,9 @@ class HubPusher:
         token: str | None = None,
         private: bool | None = True,
         revision: str | None = None,
-        api: HfApi | None = None,
     ):
         self.repo, self.private, self.revision = repo, private, revision
-        self.api = api if api is not None else HfApi(token=token, library_name="mintrl_trl")
+        self.api = HfApi(token=token, library_name="mintrl_trl")
         self.pushes = self.failed_pushes = 0
         self._made = False
         self._lock = threading.Lock()  # one push at a time, whoever waits for it
@@ -75,7 +76,7 @@ class HubPusher:
             HubError: It cannot be made or reached, or is not private while private is wanted.
         """
         try:
-            get_session().timeout = _ANSWER_SECONDS
+            _wait_at_most(_ANSWER_SECONDS)
             if not self._made:
                 self.repo = self.api.create_repo(self.repo, private=self.private, exist_ok=True).repo_id
                 self._made = True
@@ -104,7 +105,7 @@ class HubPusher:
         try:
             with self._lock:
                 self.prepare()
-                get_session().timeout = _UPLOAD_SECONDS
+                _wait_at_most(_UPLOAD_SECONDS)
                 commit = self.api.upload_folder(
                     repo_id=self.repo,
                     folder_path=folder,
@@ -171,7 +172,7 @@ def refuse_public_table(args: Any) -> None:
     if not (args.log_completions and repo and args.hub_private_repo):
         return
     try:
-        get_session().timeout = _ANSWER_SECONDS
+        _wait_at_most(_ANSWER_SECONDS)
         is_private = HfApi(token=args.hub_token).repo_info(repo, repo_type="dataset").private
     except Exception as error:  # none yet, or no connection: TRL comes to the same a moment later
         logger.info("Whether %s is private is not known: %s", repo, _in_words(error))
@@ -185,6 +186,36 @@ def refuse_public_table(args: Any) -> None:
 def tell_failure(error: BaseException) -> None:
     """Say that a push failed and that nothing else did."""
     logger.warning("%s. The model is safe on this machine; training goes on.", str(error).rstrip("."))
+
+
+class _LimitedClients:
+    """Opens the clients of huggingface_hub, each with our limits: it opens another one after a refused connection."""
+
+    def __init__(self, opened: Callable[[], Any]):
+        self._opened, self.seconds = opened, _ANSWER_SECONDS
+
+    def __call__(self) -> Any:
+        client = self._opened()
+        client.timeout = self.seconds
+        client.event_hooks["response"].append(_shorten_pause)
+        return client
+
+
+def _wait_at_most(seconds: float) -> None:
+    """How long huggingface_hub waits for an answer, from now on; what else was set for its clients stays."""
+    clients = _http._GLOBAL_CLIENT_FACTORY
+    if not isinstance(clients, _LimitedClients):
+        clients = _LimitedClients(clients)
+        set_client_factory(clients)
+    clients.seconds = get_session().timeout = seconds
+
+
+def _shorten_pause(response: Any) -> None:
+    """What a hub asks for before the next try, huggingface_hub sleeps, however long that is."""
+    for name in ("RateLimit", "Retry-After"):
+        if name in response.headers:
+            asked = response.headers[name].strip()
+            response.headers[name] = _PAUSE.sub(lambda found: f"{found[1]}{min(int(found[2]), _LONGEST_PAUSE)}", asked)
 
 
 def _tell_failure(future: Future) -> None:

@@ -8,7 +8,6 @@ Invariant: pushes that the settings ask for never raise; one that is called for 
 import logging
 import shutil
 import tempfile
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -109,13 +108,15 @@ class PushesToHub:
             HubError: It could not be pushed.
         """
         if token is not None or revision is not None or private is not None:
-            args = self.args
+            args, older = self.args, self.hub
+            older.wait()
             self.hub = HubPusher(
-                self.hub.repo,
+                older.repo,
                 token=token or args.hub_token,
                 private=args.hub_private_repo if private is None else private,
                 revision=revision or args.hub_revision,
             )
+            self.hub.pushes, self.hub.failed_pushes = older.pushes, older.failed_pushes
         folder, commit = Path(self.args.output_dir), None
         super().save_model(str(folder), True)
         trl_seams.save_gathered(self, str(folder))
@@ -126,22 +127,22 @@ class PushesToHub:
         self.hub_model_id = self.hub.repo
         return commit
 
-    def push_checkpoint(self, folder: Path) -> Future | None:
+    def push_checkpoint(self, folder: Path) -> None:
         """Push a whole checkpoint's model beside the training, unless a push is on its way. On the main process."""
         args, strategy = self.args, HubStrategy(self.args.hub_strategy)
         if strategy is HubStrategy.END or (self.hub.busy and not args.hub_always_push):
-            return None
+            return
         if not own_weights(folder):
             logger.info("%s is not pushed: its weights are sharded. The model is, when it is saved.", folder)
-            return None
+            return
         names = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: folder.name}
         try:
             waiting = self._gathered(folder, (names[strategy], folder) if strategy in names else None)
         except Exception as error:
             self.hub.failed_pushes += 1
             tell_failure(error)
-            return None
-        return self.hub.push_beside(waiting, f"Training in progress, update {self.state.global_step}")
+            return
+        self.hub.push_beside(waiting, f"Training in progress, update {self.state.global_step}")
 
     def _wait_and_push(self, folder: Path, message: str, *, blocking: bool = True) -> Any:
         self.hub.wait()
