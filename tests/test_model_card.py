@@ -319,6 +319,16 @@ def test_without_rescued_rollouts_any_intervention_is_shown(tmp_path):
     assert example.title == "An intervention"
 
 
+def test_an_example_shows_a_cut_that_nothing_follows():
+    sample = corrected_record()
+    place = len(sample.ids)
+    last = replace(sample.reviews[0].review, chunk_start=place - 1, chunk_tokens=2, kept_tokens=1, correction_tokens=0)
+    last = replace(sample.reviews[0], review=replace(last, reason="too long"), discarded_text="and so on")
+    assert last.cut == place
+    block = example_markdown(Example("Title", replace(sample, reviews=(*sample.reviews, last))))
+    assert "<del>and so on</del><i> [the judge: too long] </i>\n</pre>" in block
+
+
 def test_a_long_response_is_shortened_between_its_interventions():
     sample = corrected_record()
     spans = tuple(

@@ -19,6 +19,7 @@ from .tiles import tenths
 
 ACT, NOTE = "act", "note"
 _ENOUGH = 10  # updates, before which a trend is noise
+_BUDGET = ("max_reviews", "correction_tokens", "chunk_tokens")
 
 _NO_VERDICT = {
     "length": "raise `judge_max_tokens`: replies are cut before their verdict",
@@ -105,9 +106,6 @@ def _off_policy(run: Run, survey: Survey) -> Finding | None:
         "off-policy",
         "revised",
     )
-
-
-_BUDGET = ("max_reviews", "correction_tokens", "chunk_tokens")
 
 
 def _no_verdict(run: Run, survey: Survey) -> Finding | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..reporting.colours import visible
-from ..reporting.records import RecordedReview, RolloutRecord
+from ..reporting.records import RecordedReview, RecordedSpan, RolloutRecord
 from ..reporting.rollout_index import RolloutEntry, RolloutFilter, RolloutIndex
 from ..rollouts.rollout import Author, Decision, Role
 
@@ -64,20 +64,14 @@ def survey_of(index: RolloutIndex, places: int) -> tuple[Survey, list[RolloutEnt
     Returns:
         `tuple`: The [`Survey`], and the chosen entries, most telling kinds in turn.
     """
-    survey, candidates = (
-        Survey(counts=dict.fromkeys(("rescued", "derailed", "revised", "no_verdict", "truncated"), 0)),
-        _Draw(places),
-    )
+    survey, candidates = Survey(), _Draw(places)
     advantages: list[float] = [0.0, 0.0]  # sum, count
     for entries in _by_update(index):
         for entry in entries:
             survey.total += 1
             survey.reviews += entry.reviews
-            survey.counts["rescued"] += entry.rescued
-            survey.counts["derailed"] += entry.derailed
-            survey.counts["revised"] += entry.revisions > 0
-            survey.counts["no_verdict"] += entry.no_verdicts > 0
-            survey.counts["truncated"] += entry.truncated
+            for name, holds in _flags(entry).items():
+                survey.counts[name] = survey.counts.get(name, 0) + holds
             if entry.judge_tokens and entry.advantage is not None:
                 advantages[0] += abs(entry.advantage)
                 advantages[1] += 1
@@ -162,6 +156,17 @@ class _Draw:
         return list(chosen.values())[: self._places]
 
 
+def _flags(entry: RolloutEntry) -> dict[str, bool]:
+    """What the page filters by."""
+    return {
+        "rescued": entry.rescued,
+        "derailed": entry.derailed,
+        "revised": entry.revisions > 0,
+        "no_verdict": entry.no_verdicts > 0,
+        "truncated": entry.truncated,
+    }
+
+
 def _kind(entry: RolloutEntry) -> str:
     """What makes a rollout telling."""
     if entry.rescued:
@@ -200,18 +205,11 @@ def _count_groups(entries: list[RolloutEntry], dead: dict[str, int]) -> None:
 
 
 def _rollout(record: RolloutRecord, entry: RolloutEntry, mates: list[RolloutEntry]) -> dict[str, Any]:
-    flags = {
-        "rescued": entry.rescued,
-        "derailed": entry.derailed,
-        "revised": entry.revisions > 0,
-        "no_verdict": entry.no_verdicts > 0,
-        "truncated": entry.truncated,
-    }
     return {
         "update": record.update,
         "row": record.row,
         "role": record.role.value,
-        "flags": [name for name, holds in flags.items() if holds],
+        "flags": [name for name, holds in _flags(entry).items() if holds],
         "prompt": "".join(text for _, text in _clipped("prompt", record.prompt)),
         "parts": [part for kind, text in _parts(record) for part in _clipped(kind, text)],
         "strip": _strip(record),
@@ -233,37 +231,30 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _cuts(record: RolloutRecord) -> dict[int, list[RecordedReview]]:
-    """Where something was discarded, by response token."""
-    cuts = defaultdict(list)
-    for review in record.reviews:
-        if review.review.cuts:
-            cuts[review.cut].append(review)
-    return cuts
-
-
 def _parts(record: RolloutRecord) -> Iterator[Part]:
     """The response in pieces: p by the policy, j by the judge, d discarded, n the judge's note."""
-    cuts = _cuts(record)
-    for start, kind, text in [
-        *((span.start, "j" if span.author is Author.INTERVENTION else "p", span.text) for span in record.spans),
-        (len(record.ids), "p", ""),
-    ]:
-        for cut in cuts.pop(start, []):
-            yield "d", cut.discarded_text
-            step = "" if cut.review.step is None else f"step {cut.review.step + 1}"  # as the judge counts
-            yield "n", ": ".join(part for part in (step, _short(cut.review.reason, _LONGEST["reason"])) if part)
-        yield kind, text
+    for piece in record.pieces():
+        if isinstance(piece, RecordedReview):
+            review = piece.review
+            yield "d", piece.discarded_text
+            step = "" if review.step is None else f"step {review.step + 1}"  # as the judge counts
+            yield "n", ": ".join(part for part in (step, _short(review.reason, _LONGEST["reason"])) if part)
+        else:
+            yield _author(piece), piece.text
 
 
 def _strip(record: RolloutRecord) -> list[tuple[str, int]]:
     """The pieces' lengths in tokens."""
-    cuts = _cuts(record)
-    strip: list[tuple[str, int]] = []
-    for span in record.spans:
-        strip += [("d", len(cut.review.discarded_ids)) for cut in cuts.get(span.start, [])]
-        strip.append(("j" if span.author is Author.INTERVENTION else "p", span.end - span.start))
-    return strip
+    return [
+        ("d", len(piece.review.discarded_ids))
+        if isinstance(piece, RecordedReview)
+        else (_author(piece), piece.end - piece.start)
+        for piece in record.pieces()
+    ]
+
+
+def _author(span: RecordedSpan) -> str:
+    return "j" if span.author is Author.INTERVENTION else "p"
 
 
 def _clipped(kind: str, text: str) -> list[Part]:

@@ -10,12 +10,16 @@ from .charts import ENTROPY, REWARD, pass_metrics
 
 def tiles_of(run: Run) -> list[dict[str, Any]]:
     """The numbers: name, value and form, what it is, what to compare it with, its metric, and which way is better."""
-    tiles = [_reward(run), *_passes(run), _mean(run, "reward gap", "reward_gap", "intervened minus control, mean")]
+    tiles = [
+        _trend(run, "reward", REWARD, "policy alone", better="more"),
+        *_passes(run),
+        _mean(run, "reward gap", "reward_gap", "intervened minus control, mean"),
+    ]
     tiles += [
         _mean(run, "off-policy share", "off_policy_share", "tokens by the judge, mean", "share"),
         _mean(run, "groups rescued", "groups/rescued", "mean while interventions last", "share"),
         _mean(run, "no verdict", "judge/no_verdict", "of the reviews, mean", "share"),
-        _entropy(run),
+        _trend(run, "entropy", ENTROPY, "nats per token"),
         _updates(run),
         _time(run),
     ]
@@ -43,13 +47,15 @@ def _tile(
     return known | {"metric": metric, "better": better}
 
 
-def _reward(run: Run) -> dict[str, Any] | None:
-    series = run.series(*REWARD)
-    if not series:
+def _trend(
+    run: Run, name: str, metrics: tuple[str, ...], about: str, better: str | None = None
+) -> dict[str, Any] | None:
+    """Where a metric ended, beside where it began."""
+    metric = next((one for one in metrics if run.series(one)), None)
+    if metric is None:
         return None
-    first, last = tenths(series)
-    metric = next(name for name in REWARD if run.series(name))
-    return _tile("reward", last, "policy alone, last tenth", f"first {first:.3g}", metric=metric, better="more")
+    first, last = tenths(run.series(metric))
+    return _tile(name, last, f"{about}, last tenth", f"first {first:.3g}", metric=metric, better=better)
 
 
 def _passes(run: Run) -> list[dict[str, Any]]:
@@ -72,15 +78,6 @@ def _passes(run: Run) -> list[dict[str, Any]]:
 def _mean(run: Run, name: str, metric: str, about: str, form: str = "number") -> dict[str, Any] | None:
     series = run.series(metric)
     return _tile(name, fmean(value for _, value in series), about, form=form, metric=metric) if series else None
-
-
-def _entropy(run: Run) -> dict[str, Any] | None:
-    series = run.series(*ENTROPY)
-    if not series:
-        return None
-    first, last = tenths(series)
-    metric = next(name for name in ENTROPY if run.series(name))
-    return _tile("entropy", last, "nats per token, last tenth", f"first {first:.3g}", metric=metric)
 
 
 def _updates(run: Run) -> dict[str, Any]:

@@ -125,15 +125,11 @@ def _facts(record: RolloutRecord, outcome: str) -> str:
 
 
 def _append_response(text: Text, record: RolloutRecord, marks: bool) -> None:
-    cuts = [review for review in record.reviews if review.review.cuts]
-    for span in record.spans:
-        for review in cuts:
-            if review.cut == span.start:
-                _append_cut(text, review, marks)
-        _append(text, span.text, INTERVENTION if span.author is Author.INTERVENTION else "", marks)
-    for review in cuts:
-        if review.cut == len(record.ids):  # nothing came after the cut
-            _append_cut(text, review, marks)
+    for piece in record.pieces():
+        if isinstance(piece, RecordedReview):
+            _append_cut(text, piece, marks)
+        else:
+            _append(text, piece.text, INTERVENTION if piece.author is Author.INTERVENTION else "", marks)
 
 
 def _append_cut(text: Text, recorded: RecordedReview, marks: bool) -> None:

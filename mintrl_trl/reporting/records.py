@@ -5,7 +5,7 @@ where a correction begins, so a discarded suffix has a place between two spans.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -111,6 +111,14 @@ class RolloutRecord:
         """Intervention-authored tokens over all response tokens, in [0, 1]."""
         written = sum(span.end - span.start for span in self.spans if span.author is Author.INTERVENTION)
         return written / len(self.ids)
+
+    def pieces(self) -> Iterator[RecordedSpan | RecordedReview]:
+        """Spans and, where they cut, reviews, as they are read: a cut stands before what was written in its place."""
+        cuts = [review for review in self.reviews if review.review.cuts]
+        for span in self.spans:
+            yield from (review for review in cuts if review.cut == span.start)
+            yield span
+        yield from (review for review in cuts if review.cut == len(self.ids))  # nothing came after the cut
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` gives back an equal record."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..reporting.colours import visible
-from ..reporting.records import RecordedReview, RolloutRecord
+from ..reporting.records import RecordedReview, RecordedSpan, RolloutRecord
 from ..reporting.rollout_index import RolloutEntry, RolloutFilter, RolloutIndex
 from ..rollouts.rollout import Author
 
@@ -47,7 +47,7 @@ def find_examples(folder: str | Path, number: int = 3, until: int | None = None)
     Returns:
         `list[Example]`: Empty where the run has no interventions.
     """
-    if number < 1 or not (Path(folder) / "rollouts.jsonl").is_file():
+    if number < 1:
         return []
     try:
         with RolloutIndex(folder) as index:
@@ -62,7 +62,7 @@ def find_examples(folder: str | Path, number: int = 3, until: int | None = None)
                 for record in misled[: number > 1]
             ]
             return [Example(title, record) for record in helped[: number - len(failed)]] + failed
-    except DataError:  # lines of an older form: a card without examples is a card
+    except DataError:  # no rollouts, or lines of an older form: a card without examples is a card
         return []
 
 
@@ -91,20 +91,14 @@ def example_markdown(example: Example) -> str:
 def _body(record: RolloutRecord) -> str:
     prompt = _text(_shortened(record.prompt.strip(), _PROMPT_CHARS))
     parts = [f"<b>Problem</b>\n{prompt}\n\n<b>Response</b>\n"]
-    cuts = [review for review in record.reviews if review.review.cuts]
     plain = ""
-    for span in record.spans:
-        for review in cuts:
-            if review.cut == span.start:
-                parts.append(_text(_shortened(plain, _PLAIN_CHARS)))
-                plain = ""
-                parts.append(_cut(review))
-        if span.author is Author.INTERVENTION:
-            parts.append(_text(_shortened(plain, _PLAIN_CHARS)))
-            plain = ""
-            parts.append(f"<ins><b>{_text(span.text)}</b></ins>")
-        else:
-            plain += span.text
+    for piece in record.pieces():
+        if isinstance(piece, RecordedSpan) and piece.author is Author.POLICY:
+            plain += piece.text
+            continue
+        parts.append(_text(_shortened(plain, _PLAIN_CHARS)))
+        plain = ""
+        parts.append(_cut(piece) if isinstance(piece, RecordedReview) else f"<ins><b>{_text(piece.text)}</b></ins>")
     parts.append(_text(_shortened(plain, _PLAIN_CHARS)))
     if record.reward_why:
         parts.append(f"\n\n<b>Reward</b> {_text(record.reward_why[:_REASON_CHARS])}")

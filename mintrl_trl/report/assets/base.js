@@ -57,7 +57,7 @@ function shown(value, form = "number") {
   return String(Number(value.toPrecision(size >= 100 ? 4 : 3)));
 }
 
-const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en-US")} ${count === 1 ? one : many}`;
+const plural = (count, one) => `${count.toLocaleString("en-US")} ${one}${count === 1 ? "" : "s"}`;
 
 /** A table from a head and rows. A cell is text or {text, note, number, best, node}. */
 function table(head, rows, name) {

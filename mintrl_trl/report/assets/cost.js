@@ -9,9 +9,9 @@ const COSTS = [
 ];
 
 function cost() {
-  const card = MANY ? costComparison() : costByRole(RUNS[0]);
+  const cards = [MANY ? costComparison() : costByRole(RUNS[0]), timeCard()];
   $("cost-body").append(
-    card === null && !timeCard() ? make("p.empty", {}, "No cost was logged.") : make("div.one", {}, card, timeCard()),
+    cards.some(Boolean) ? make("div.one", {}, ...cards) : make("p.empty", {}, "No cost was logged."),
   );
 }
 
